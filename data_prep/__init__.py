@@ -1,0 +1,1 @@
+"""Raw text to a prepared corpus: documents, vocabulary, token ids, sentence pairs."""

@@ -1,0 +1,187 @@
+"""Documents to token ids, block by block, on a `concurrent.futures` executor; blocks to logical shards.
+
+Blocks (about 2 MB of text) are the unit of work and of resuming, logical shards (about 64 MB) the unit within which
+sentences are paired. Both are cut by document order and bytes, never by workers, so the ids come out the same for any
+number of processes.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from .corpus import Document
+from .prepared import Shard
+from .sentences import split
+from .wordpiece import WordPieceTokenizer
+
+BLOCK_BYTES = 2_000_000
+SHARD_BYTES = 64_000_000
+_SENTENCES_AT_ONCE = 4_096
+
+
+@dataclass(frozen=True)
+class Block:
+    """Encoded documents: ids [tokens], tokens of each sentence, sentences of each document; words and bytes of text."""
+
+    ids: np.ndarray
+    sentence_lengths: np.ndarray
+    document_sentences: np.ndarray
+    words: int
+    bytes: int
+
+    def save(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        with open(temporary, "wb") as file:
+            np.savez(file, **asdict(self))
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Block":
+        with np.load(path, allow_pickle=False) as arrays:
+            whole = {name: arrays[name] for name in arrays.files}
+        return cls(**whole | {"words": int(whole["words"]), "bytes": int(whole["bytes"])})
+
+
+def encode_block(
+    tokenizer: WordPieceTokenizer, documents: list[list[str]], line_rule: str, language: str
+) -> Block:
+    """Sentences and ids of documents, each given by its lines. Sentences without a token are left out."""
+    sentences_of = [split(lines, language, line_rule) for lines in documents]
+    sentences = list(chain.from_iterable(sentences_of))
+    owner = np.repeat(np.arange(len(documents)), [len(s) for s in sentences_of])
+    dtype = id_dtype(tokenizer.vocab_size)
+    parts, lengths = [], []
+    for start in range(0, len(sentences), _SENTENCES_AT_ONCE):
+        encoded = tokenizer.encode(sentences[start : start + _SENTENCES_AT_ONCE])
+        lengths += map(len, encoded)
+        parts.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
+    length = np.array(lengths, dtype=np.int32)
+    per_document = np.bincount(owner[length > 0], minlength=len(documents)).astype(np.int32)
+    words = sum(len(sentence.split()) for sentence in sentences)
+    size = sum(len(line.encode("utf-8", "surrogatepass")) for lines in documents for line in lines)
+    ids = np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+    return Block(ids, length[length > 0], per_document[per_document > 0], words, size)
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """uint16 where every id fits, else uint32."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def cut_blocks(
+    documents: Iterable[tuple[str, Document]], block_bytes: int = BLOCK_BYTES
+) -> Iterator[tuple[str, list[list[str]]]]:
+    """Cut documents, each with the name of its part, into blocks of consecutive documents of one part.
+
+    A block is given away, with its part's name, as soon as it holds `block_bytes` characters.
+    """
+    blocks: dict[str, list[list[str]]] = {}
+    sizes: dict[str, int] = {}
+    for part, document in documents:
+        blocks.setdefault(part, []).append(document.lines)
+        sizes[part] = sizes.get(part, 0) + sum(map(len, document.lines))
+        if sizes[part] >= block_bytes:
+            yield part, blocks.pop(part)
+            del sizes[part]
+    yield from blocks.items()
+
+
+class BlockStore:
+    """The encoded blocks of a preparation under way, a file each: `train-00000.npz`, `validation-00000.npz`, ..."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, part: str, number: int) -> Path:
+        return self.folder / f"{part}-{number:05d}.npz"
+
+    def blocks(self, part: str) -> Iterator[Block]:
+        """The blocks of a part, in order."""
+        number = 0
+        while (path := self.path(part, number)).exists():
+            yield Block.load(path)
+            number += 1
+
+
+def encode(
+    blocks: Iterable[tuple[str, list[list[str]]]],
+    store: BlockStore,
+    submit: Callable[[list[list[str]]], "Future[Block]"],
+    in_flight: int,
+) -> int:
+    """Encode blocks and keep each in the store; blocks that are there are not encoded again.
+
+    Args:
+        blocks: as `cut_blocks` gives them.
+        submit: hands a block to an executor.
+        in_flight: how many blocks may be under way at once (bounds the memory).
+
+    Returns:
+        How many blocks were found done.
+    """
+    waiting: list[tuple[Path, Future[Block]]] = []
+    numbers: dict[str, int] = {}
+    found = 0
+    for part, block in blocks:
+        number = numbers[part] = numbers.get(part, -1) + 1
+        path = store.path(part, number)
+        if path.exists():
+            found += 1
+            continue
+        if len(waiting) >= in_flight:
+            _keep(*waiting.pop(0))
+        waiting.append((path, submit(block)))
+    for path, future in waiting:
+        _keep(path, future)
+    return found
+
+
+def _keep(path: Path, future: "Future[Block]") -> None:
+    future.result().save(path)
+
+
+def submitter(executor: Executor, tokenizer: WordPieceTokenizer, line_rule: str, language: str) -> Callable:
+    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`."""
+    return lambda block: executor.submit(encode_block, tokenizer, block, line_rule, language)
+
+
+def assemble_shards(blocks: Iterable[Block], shard_bytes: int = SHARD_BYTES) -> Iterator[Shard]:
+    """Consecutive blocks joined to logical shards of at least `shard_bytes` of text and two documents.
+
+    What is left at the end, if it is small or a single document, joins the shard before it.
+    """
+    ready: list[Block] = []
+    current: list[Block] = []
+    index = 0
+    for block in blocks:
+        current.append(block)
+        if _is_whole(current, shard_bytes):
+            if ready:
+                yield _join(index, ready)
+                index += 1
+            ready, current = current, []
+    # A shard waits until it is known that another whole one follows, so that the rest can join it.
+    if current or ready:
+        yield _join(index, ready + current)
+
+
+def _is_whole(blocks: list[Block], shard_bytes: int) -> bool:
+    documents = sum(len(block.document_sentences) for block in blocks)
+    return sum(block.bytes for block in blocks) >= shard_bytes and documents >= 2
+
+
+def _join(index: int, blocks: list[Block]) -> Shard:
+    def offsets(name: str) -> np.ndarray:
+        lengths = np.concatenate([getattr(block, name) for block in blocks])
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+    ids = np.concatenate([block.ids for block in blocks])
+    if len(ids) >= 1 << 31:
+        raise ValueError(f"a shard of {len(ids)} ids: one document is larger than 2^31 tokens")
+    return Shard(index, ids, offsets("sentence_lengths"), offsets("document_sentences"))

@@ -1,0 +1,9 @@
+"""Mistakes that a person can mend."""
+
+
+class UserError(Exception):
+    """A mistake a person can mend: commands print it as one sentence, no traceback, and exit with 2."""
+
+
+class PrepError(UserError):
+    """A mistake in the corpus or in the settings of data preparation."""

@@ -1,0 +1,140 @@
+"""Which 15 % of the tokens are predicted, and what stands in their place: 80 % [MASK], 10 % random, 10 % unchanged.
+
+Masked language modelling after Devlin et al. 2019 (BERT, section 3.1, task 1 and appendix A.1). The number of
+targets is exact in every example, not a coin per token.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .random_keys import below, keys, uniform
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+# Longer runs of continuing pieces are clauses of a script without spaces, not words.
+LONGEST_WORD = 10
+
+
+@dataclass(frozen=True)
+class MaskingRules:
+    """What masking needs to know of the vocabulary.
+
+    `starts_word` and `is_ordinary` are bool [V]: the piece does not begin with `##`; the entry is neither a special
+    token nor [unused]. `fixed_ids` are never predicted and never replaced: [PAD], [CLS], [SEP].
+    """
+
+    mask_id: int
+    fixed_ids: tuple[int, ...]
+    starts_word: np.ndarray
+    is_ordinary: np.ndarray
+    probability: float = 0.15
+    whole_word: bool = False
+
+    @classmethod
+    def of(cls, tokenizer, masking: str = "token") -> "MaskingRules":
+        """The rules for a tokenizer; `masking` is "token" or "whole-word"."""
+        fixed = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
+        return cls(
+            tokenizer.mask_id, fixed, tokenizer.starts_word, tokenizer.is_ordinary, whole_word=masking == "whole-word"
+        )
+
+
+def mask(
+    input_ids: np.ndarray,
+    token_type_ids: np.ndarray,
+    sequence_starts: np.ndarray,
+    example_key: np.ndarray,
+    rules: MaskingRules,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mask a packed batch. Each example is masked alike in whatever batch it comes.
+
+    Args:
+        input_ids, token_type_ids: int64 [T], examples end to end.
+        sequence_starts: int64 [N + 1].
+        example_key: uint64 [N], one random key an example; it alone decides the draws of that example.
+
+    Returns:
+        The ids after replacement [T], masked positions [M] in ascending order, and the original ids there [M].
+    """
+    lengths = np.diff(sequence_starts)
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    position = np.arange(len(input_ids)) - sequence_starts[sequence]
+    candidate = ~np.isin(input_ids, rules.fixed_ids)
+    wanted = number_of_targets(lengths, np.bincount(sequence[candidate], minlength=len(lengths)), rules.probability)
+    key = keys(0, "mask", 0, example_key[sequence], position)
+    if rules.whole_word:
+        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)
+        chosen = _choose_words(word_start, candidate, sequence, key, wanted)
+    else:
+        chosen = _choose_tokens(candidate, sequence, sequence_starts, key, wanted)
+    labels = input_ids[chosen]
+    masked = input_ids.copy()
+    masked[chosen] = _replacements(labels, example_key[sequence[chosen]], position[chosen], rules)
+    return masked, chosen, labels
+
+
+def number_of_targets(lengths: np.ndarray, candidates: np.ndarray, probability: float) -> np.ndarray:
+    """max(1, round(probability * length with specials)), and never more than there are candidates: int64 [N]."""
+    return np.minimum(np.maximum(1, np.rint(probability * lengths)), candidates).astype(np.int64)
+
+
+def _by_sequence_and_key(sequence: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Order by sequence, then by the upper 40 bits of the key, in one sort."""
+    return np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (key >> np.uint64(24)), kind="stable")
+
+
+def _choose_tokens(candidate, sequence, sequence_starts, key, wanted) -> np.ndarray:
+    """The candidates with the smallest keys of each sequence."""
+    places = np.flatnonzero(candidate)
+    order = places[_by_sequence_and_key(sequence[places], key[places])]
+    per_sequence = np.bincount(sequence[places], minlength=len(wanted))
+    begins = np.cumsum(per_sequence) - per_sequence
+    rank = np.arange(len(order)) - begins[sequence[order]]
+    return np.sort(order[rank < wanted[sequence[order]]])
+
+
+def _word_starts(input_ids, token_type_ids, sequence, candidate, starts_word) -> np.ndarray:
+    """Bool [T]: a word starts here. Words end at segment borders; over-long runs fall into single pieces."""
+    start = starts_word[input_ids] | ~candidate
+    start[:1] = True
+    start[1:] |= (np.diff(sequence) != 0) | (np.diff(token_type_ids) != 0) | ~candidate[:-1]
+    word = np.cumsum(start) - 1
+    return start | (np.bincount(word)[word] > LONGEST_WORD)
+
+
+def _choose_words(word_start, candidate, sequence, key, wanted) -> np.ndarray:
+    """Words in the order of their keys; a word that no longer fits is passed over.
+
+    Where not even one word fits, the first one gives as many pieces as are wanted.
+    """
+    first = np.flatnonzero(word_start & candidate)
+    sizes = np.diff(np.append(np.flatnonzero(word_start), len(word_start)))[candidate[word_start]]
+    order = _by_sequence_and_key(sequence[first], key[first])
+    first, sizes = first[order], sizes[order]
+    owner = sequence[first]
+    words = np.bincount(owner, minlength=len(wanted))
+    begins = np.cumsum(words) - words
+    left = wanted.copy()
+    take = np.zeros(len(first), dtype=np.int64)
+    # Rank by rank over all sequences at once: one step a word would be a Python loop over the text.
+    for rank in range(int(words.max(initial=0))):
+        active = np.flatnonzero((words > rank) & (left > 0))
+        if not len(active):
+            break
+        place = begins[active] + rank
+        fits = sizes[place] <= left[active]
+        take[place[fits]] = sizes[place[fits]]
+        left[active[fits]] -= sizes[place[fits]]
+    nothing = np.flatnonzero((left == wanted) & (wanted > 0))
+    take[begins[nothing]] = wanted[nothing]
+    begin = np.repeat(first, take)
+    within = np.arange(len(begin)) - np.repeat(np.cumsum(take) - take, take)
+    return np.sort(begin + within)
+
+
+def _replacements(labels, example_key, position, rules: MaskingRules) -> np.ndarray:
+    fate = uniform(keys(0, "replace", 0, example_key, position))
+    ordinary = np.flatnonzero(rules.is_ordinary)
+    drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]
+    random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, labels)
+    return np.where(fate < MASK_SHARE, rules.mask_id, random_or_kept)

@@ -1,0 +1,77 @@
+"""Examples end to end: pair rows turned into the token arrays of a packed batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .pairs import Pairs
+from .prepared import Shard
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Pair rows of several shards: like `Pairs`, with the shard each row points into and each example's key.
+
+    All arrays have shape [N]; `shard` indexes the list of shards, `key` is uint64 (see `pairs.example_keys`).
+    """
+
+    shard: np.ndarray
+    a_start: np.ndarray
+    a_length: np.ndarray
+    b_start: np.ndarray
+    b_length: np.ndarray
+    label: np.ndarray
+    key: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, rows) -> "Examples":
+        """The rows chosen by a slice or an index array."""
+        return Examples(**{name: column[rows] for name, column in vars(self).items()})
+
+    @classmethod
+    def of(cls, shard_index: int, rows: Pairs, key: np.ndarray) -> "Examples":
+        return cls(np.full(len(rows), shard_index), **rows.columns(), key=key)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Examples"]) -> "Examples":
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example with its special tokens: int64 [N]."""
+        return self.a_length + self.b_length + 2 + (self.b_length > 0)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """N examples end to end: input_ids, token_type_ids, position_ids int64 [T], sequence_starts int64 [N + 1]."""
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    position_ids: np.ndarray
+    sequence_starts: np.ndarray
+
+
+def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) -> Packed:
+    """[CLS] A [SEP] B [SEP] for each example, without padding. Token types are 0 up to the first [SEP], then 1."""
+    lengths = examples.lengths()
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)
+    input_ids[starts] = cls_id
+    b_begin = starts + examples.a_length + 2
+    for index in np.unique(examples.shard):
+        mine = np.flatnonzero(examples.shard == index)
+        ids = shards[index].ids
+        _copy_segments(ids, examples.a_start[mine], input_ids, starts[mine] + 1, examples.a_length[mine])
+        _copy_segments(ids, examples.b_start[mine], input_ids, b_begin[mine], examples.b_length[mine])
+    position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)
+    token_type_ids = (position_ids >= np.repeat(examples.a_length + 2, lengths)).astype(np.int64)
+    return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
+
+
+def _copy_segments(source, source_starts, target, target_starts, lengths) -> None:
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    target[np.repeat(target_starts, lengths) + within] = source[np.repeat(source_starts, lengths) + within]

@@ -1,0 +1,375 @@
+"""One preparation: text -> documents -> vocabulary -> ids -> pairs -> report."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from . import command_line
+from .corpus import Corpus, Document
+from .encode import BlockStore, assemble_shards, cut_blocks, encode, id_dtype, submitter
+from .errors import PrepError
+from .pairs import pairs
+from .prepared import (
+    LOG,
+    MANIFEST,
+    PreparedCorpus,
+    file_digest,
+    read_manifest,
+    read_shards,
+    seal,
+    write_json,
+    write_shards,
+    write_table,
+    write_text,
+)
+from .report import decoded_examples, markdown, pair_numbers, part_numbers, text_numbers, unigram_counts, warnings
+from .sentences import split
+from .settings import ExampleSettings, PrepSettings
+from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
+from .static import write_static_copies
+from .wordpiece import WordPieceTokenizer, train_vocabulary
+
+# The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
+HELD_OUT_SEED = 2018
+_WORK = ".work"
+_PARTS = ("train", "validation")
+
+
+def prepare(
+    prep: PrepSettings,
+    examples: ExampleSettings,
+    out: str | Path,
+    static_masks: int = 0,
+    executor: Executor | None = None,
+) -> PreparedCorpus:
+    """Prepare a corpus, or find it prepared, or go on where an earlier run of the same settings stopped.
+
+    Args:
+        prep, examples: the settings.
+        out: the folder to write; nothing is written outside it.
+        static_masks: how many masked copies to write besides.
+        executor: encodes the blocks; by default a process pool of `prep.workers` on this machine.
+
+    Raises:
+        PrepError: the input cannot be used, or `out` holds something else.
+    """
+    out = Path(out)
+    created = not out.exists()
+    job = Preparation(prep, examples, out, static_masks)
+    if job.is_done():
+        say(f"{out} holds this corpus already: nothing to do.")
+        return PreparedCorpus(out)
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            job.run(executor)
+    except Timeout as error:
+        raise PrepError(f"{out} is being written by another process: wait for it, or give another --out") from error
+    except PrepError:
+        # Refused input leaves nothing behind.
+        shutil.rmtree(out / _WORK, ignore_errors=True)
+        if created:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    (out / ".lock").unlink(missing_ok=True)
+    return PreparedCorpus(out)
+
+
+def prepare_sample(
+    prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int
+) -> tuple[PreparedCorpus, float]:
+    """Prepare only the beginning of a corpus, for a try; returns it, and about which share of the whole it is."""
+    job = Preparation(prep, examples, out, static_masks=0, sample_bytes=sample_bytes)
+    out.mkdir(parents=True)
+    job.run(None)
+    return PreparedCorpus(out), job.share_read
+
+
+class Preparation:
+    """One preparation: the inputs, the folder, and its steps in order.
+
+    Args:
+        sample_bytes: stop reading after so much text (a try, see `prepare_sample`).
+    """
+
+    def __init__(
+        self,
+        prep: PrepSettings,
+        examples: ExampleSettings,
+        out: Path,
+        static_masks: int,
+        sample_bytes: int | None = None,
+    ):
+        self.prep, self.examples, self.out, self.static_masks = prep, examples, out, static_masks
+        self.sample_bytes, self.share_read = sample_bytes, 1.0
+        self.work = out / _WORK
+        self.corpus = self._open(prep.corpus)
+        self.validation_corpus = self._open(prep.validation_corpus) if prep.validation_corpus else None
+        self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
+        self.started = time.monotonic()
+        self.log: list[str] = []
+
+    def _open(self, paths: tuple[str, ...]) -> Corpus:
+        prep = self.prep
+        return Corpus(
+            paths,
+            encoding=prep.encoding,
+            text_column=prep.text_column,
+            group_column=prep.group_column,
+            document=prep.document,
+            line=prep.line,
+            language=prep.language,
+        )
+
+    @cached_property
+    def identity(self) -> dict:
+        """Everything that decides the content of the folder, and nothing else (no path, no number of workers)."""
+        settings = command_line.as_dict(self.prep) | command_line.as_dict(self.examples)
+        for name in ("corpus", "validation_corpus", "workers", "tokenizer"):
+            del settings[name]
+        if self.given_tokenizer:
+            for name in ("vocab_size", "lowercase", "strip_accents"):
+                del settings[name]
+            settings["tokenizer"] = self.given_tokenizer.digest()
+        if self.sample_bytes:
+            return settings
+        settings["text"] = self.corpus.digest()
+        if self.validation_corpus:
+            settings["validation_text"] = self.validation_corpus.digest()
+        return settings | {"static_masks": self.static_masks}
+
+    def is_done(self) -> bool:
+        """Whether `out` holds exactly this; an `out` that holds something else is refused."""
+        if (self.out / MANIFEST).exists():
+            found = command_line.differences(read_manifest(self.out)["identity"], self.identity)
+            if found:
+                raise PrepError(
+                    f"{self.out} holds a corpus prepared otherwise ({'; '.join(found)}): give another --out, "
+                    "or remove that folder"
+                )
+            return True
+        if self.out.exists() and not self.work.exists() and any(self.out.iterdir()):
+            raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
+        return False
+
+    def run(self, executor: Executor | None) -> None:
+        self._enter_work_folder()
+        for corpus in filter(None, (self.corpus, self.validation_corpus)):
+            self.note("\n".join(corpus.rules.sentences()))
+        self._show_first_document()
+        documents = self._split()
+        tokenizer = self._tokenizer(documents)
+        self._encode(documents, tokenizer, executor)
+        facts = self._assemble(documents, tokenizer)
+        self._finish(tokenizer, facts)
+
+    def note(self, sentence: str) -> None:
+        """Say a sentence and keep it, with the time, for the log."""
+        say(sentence)
+        self.log.append(f"{time.monotonic() - self.started:8.1f} s  {sentence}")
+
+    def _enter_work_folder(self) -> None:
+        path = self.work / "identity.json"
+        if path.exists() and json.loads(path.read_text("utf-8")) == self.identity:
+            self.note("Going on with an interrupted preparation.")
+            return
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        write_json(path, self.identity)
+
+    def _show_first_document(self) -> None:
+        document = next(iter(self.corpus.documents()), None)
+        if document is None:
+            raise PrepError(f"there is no text in {', '.join(self.prep.corpus)}: give files with text in them")
+        text = " / ".join(document.lines)
+        shown = text if len(text) <= 160 else f"{text[:80]} ... {text[-80:]}"
+        self.note(f"The first document ({document.source}, {len(document.lines):,} lines): {shown}")
+
+    def _documents(self, what: str) -> Iterator[Document]:
+        """All documents, the validation corpus first, with a progress bar."""
+        if self.validation_corpus:
+            yield from tracked(self.validation_corpus, what)
+        size = 0
+        for document in tracked(self.corpus, what):
+            yield document
+            size += sum(map(len, document.lines))
+            if self.sample_bytes and size >= self.sample_bytes:
+                self.share_read = min(1.0, self.corpus.bytes_read / max(1, self.corpus.total_bytes))
+                return
+
+    def _split(self) -> Split:
+        path = self.work / "documents.bin"
+        num_validation = 0
+        if self.validation_corpus:
+            num_validation = record_documents(self.validation_corpus.documents(), path)
+        count = record_documents(self._documents("reading"), path)
+        documents = split_documents(read_records(path), self.examples.sequence_length, num_validation)
+        self.note(
+            f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
+            f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
+        )
+        return documents
+
+    def _kept(self, documents: Split, what: str) -> Iterator[tuple[int, str, Document]]:
+        """Every document that is used: its index, its part, itself. A document that is cut comes twice."""
+        for index, document in enumerate(self._documents(what)):
+            if index == documents.cut_document:
+                head, tail = self._cut(document, documents.cut_share)
+                yield index, "train", head
+                yield index, "validation", tail
+            elif documents.role[index] != DUPLICATE:
+                yield index, _PARTS[int(documents.role[index] == VALIDATION)], document
+
+    def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
+        """A document's first sentences, to learn from, and its last, to evaluate on."""
+        sentences = split(document.lines, self.prep.language, self.corpus.rules.line)
+        held_out = max(1, round(share * len(sentences)))
+        if held_out >= len(sentences):
+            raise PrepError(f"{document.source} is one sentence, too little to learn from: give more text")
+        return replace(document, lines=sentences[:-held_out]), replace(document, lines=sentences[-held_out:])
+
+    def _tokenizer(self, documents: Split) -> WordPieceTokenizer:
+        folder = self.work / "tokenizer"
+        if self.given_tokenizer:
+            return self.given_tokenizer
+        if not folder.exists():
+            tokenizer = self._train_tokenizer(documents)
+            tokenizer.save(self.work / "tokenizer.tmp", self.examples.sequence_length)
+            os.replace(self.work / "tokenizer.tmp", folder)
+        return WordPieceTokenizer.load(folder)
+
+    def _train_tokenizer(self, documents: Split) -> WordPieceTokenizer:
+        def texts() -> Iterator[str]:
+            for index, part, document in self._kept(documents, "vocabulary"):
+                if part == "train" and documents.in_vocabulary[index]:
+                    yield from document.lines
+
+        prep = self.prep
+        size = None if prep.vocab_size == "auto" or self.sample_bytes else prep.vocab_size
+        options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
+        vocabulary = train_vocabulary(texts, size, **options)
+        if self.sample_bytes and prep.vocab_size != "auto":
+            # A sample seldom supports the size, but the plan is to be made for it.
+            vocabulary += [f"[unused{number}]" for number in range(len(vocabulary), prep.vocab_size)]
+        self.note(f"Trained a vocabulary of {len(vocabulary):,} word pieces.")
+        return WordPieceTokenizer(vocabulary, **options)
+
+    def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
+        store = BlockStore(self.work / "blocks")
+        kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
+        workers = self.prep.workers if isinstance(self.prep.workers, int) else os.cpu_count() or 1
+        own = executor is None
+        executor = executor or process_pool(workers)
+        try:
+            submit = submitter(executor, tokenizer, self.corpus.rules.line, self.prep.language)
+            found = encode(cut_blocks(kept), store, submit, in_flight=2 * workers)
+        finally:
+            if own:
+                executor.shutdown(cancel_futures=True)
+        if found:
+            self.note(f"{found} blocks were encoded before the interruption.")
+
+    def _assemble(self, documents: Split, tokenizer: WordPieceTokenizer) -> dict:
+        """Shards, pairs and the report's numbers."""
+        store = BlockStore(self.work / "blocks")
+        dtype = id_dtype(tokenizer.vocab_size)
+        for part in _PARTS:
+            write_shards(self.out / part, assemble_shards(store.blocks(part)), dtype)
+        train, validation = (read_shards(self.out / part) for part in _PARTS)
+        for shards, part in ((train, "learn from"), (validation, "evaluate on")):
+            if not sum(len(shard.ids) for shard in shards):
+                raise PrepError(f"nothing is left to {part} in {', '.join(self.prep.corpus)}: give more text")
+        length, seed = self.examples.sequence_length, self.examples.seed
+        epoch = [pairs(shard, length, seed, 0, tokenizer.starts_word) for shard in train]
+        held_out = [pairs(shard, length, HELD_OUT_SEED, 0, tokenizer.starts_word) for shard in validation]
+        for part, rows in (("train_pairs", epoch), ("validation_pairs", held_out)):
+            write_table(self.out / part, ({"shard": np.full(len(p), i)} | p.columns() for i, p in enumerate(rows)))
+        counts = unigram_counts(train, tokenizer.vocab_size)
+        np.save(self.out / "unigram_counts.npy", counts)
+        words = sum(block.words for block in store.blocks("train"))
+        facts = {
+            "corpus": self._corpus_numbers(documents),
+            "train": part_numbers(train),
+            "validation": part_numbers(validation),
+            "text": text_numbers(counts, words, validation, tokenizer),
+            "pairs": pair_numbers(epoch, length),
+            "examples": decoded_examples(train[0], epoch[0], tokenizer, self.examples.masking, seed),
+        }
+        facts["warnings"] = warnings(facts)
+        write_static_copies(self.out / "static_masks", train, tokenizer, self.examples, self.static_masks)
+        return facts
+
+    def _corpus_numbers(self, documents: Split) -> dict:
+        return {
+            "documents": len(documents.role),
+            "duplicates": documents.num_duplicates,
+            "empty_documents": self.corpus.empty_documents,
+            "bytes": documents.bytes,
+            "rules": self.corpus.rules.sentences(),
+            "ignored_files": len(self.corpus.ignored),
+        }
+
+    def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
+        tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)
+        write_json(self.out / "prep_report.json", facts)
+        write_text(self.out / "prep_report.md", markdown(facts))
+        for warning in facts["warnings"]:
+            self.note(f"Warning: {warning}")
+        train = facts["train"]
+        self.note(
+            f"Prepared {train['tokens']:,} tokens in {train['documents']:,} documents, {facts['pairs']['examples']:,} "
+            f"examples of up to {self.examples.sequence_length} tokens ({facts['pairs']['fill']:.0%} full); "
+            f"see {self.out / 'prep_report.md'}."
+        )
+        write_text(self.out / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n" + "\n".join(self.log) + "\n")
+        shutil.rmtree(self.work)
+        files = sorted(
+            path.relative_to(self.out).as_posix()
+            for path in self.out.rglob("*")
+            if path.is_file() and path.name not in (LOG, ".lock")
+        )
+        seal(self.out, self._manifest(tokenizer, facts), files)
+
+    def _manifest(self, tokenizer: WordPieceTokenizer, facts: dict) -> dict:
+        data = [file_digest(next((self.out / part).glob("*.arrow"))) for part in _PARTS]
+        digest = hashlib.blake2b("".join([*data, tokenizer.digest()]).encode(), digest_size=16).hexdigest()
+        return {
+            "digest": digest,
+            "identity": self.identity,
+            "tokenizer": tokenizer.digest(),
+            "next_sentence": facts["pairs"]["next"] > 0,
+            "train": facts["train"],
+            "validation": facts["validation"],
+        }
+
+
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Worker processes that encode with one thread each."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def tracked(corpus: Corpus, what: str) -> Iterator[Document]:
+    """The documents of a corpus, with a bar of the bytes read where there is a terminal."""
+    total = corpus.total_bytes or None
+    with tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        for document in corpus.documents():
+            yield document
+            bar.update(corpus.bytes_read - bar.n)
+
+
+def say(sentence: str) -> None:
+    """Print for a person, at once."""
+    print(sentence, flush=True)

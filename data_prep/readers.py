@@ -1,0 +1,326 @@
+"""Bytes on disk into lines and rows: .txt .jsonl .csv .tsv, also .gz, .parquet, and Hub data sets."""
+
+import codecs
+import csv
+import difflib
+import glob
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from encodings.aliases import aliases
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from .errors import PrepError
+
+FORMATS = "text (.txt), .jsonl, .csv, .tsv, each also with .gz, and .parquet"
+_SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+_CHUNK = 1 << 20
+_BINARY_CHECK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One thing to read. `name` is for people and never holds a folder above the one that was asked for."""
+
+    name: str
+    path: str
+    format: str
+    """One of txt, jsonl, csv, tsv, parquet, hub, builtin."""
+    compressed: bool = False
+    size: int = 0
+    """Bytes on disk, 0 if unknown."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it holds rows with columns rather than plain text."""
+        return self.format not in ("txt", "builtin")
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes on disk that one pass has used up: of the sources behind it, and of the one it is in."""
+
+    finished: int = 0
+    position: int = 0
+
+    def finish(self, source: Source) -> None:
+        """The pass has reached the end of a source."""
+        self.finished, self.position = self.finished + source.size, 0
+
+
+def resolve(paths: Sequence[str]) -> tuple[list[Source], list[str]]:
+    """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
+
+    Raises:
+        PrepError: something is missing, of no known format, or holds no file that can be read.
+    """
+    if not paths:
+        raise PrepError("No text is named; give files, folders, hub:owner/name or builtin.")
+    sources: dict[str, Source] = {}
+    ignored: list[str] = []
+    for path in map(os.fspath, paths):
+        if path == "builtin":
+            sources.setdefault(path, Source("builtin", path, "builtin"))
+            continue
+        if path.startswith("hub:"):
+            place = path.removeprefix("hub:")
+            name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
+            sources.setdefault(path, Source(name, place, "hub"))
+            continue
+        for name, file in _files(path, ignored):
+            kind = file_format(name)
+            if kind is None:
+                raise PrepError(f"{path} is of no known format; give {FORMATS}.")
+            sources.setdefault(os.path.realpath(file), Source(name, file, *kind, os.path.getsize(file)))
+    return list(sources.values()), ignored
+
+
+def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
+    """(name, path) of the files that one argument stands for; those of no known format go to `ignored`."""
+    if os.path.isfile(path):
+        return [(os.path.basename(path), path)]
+    if os.path.isdir(path):
+        found = _folder(path)
+    else:
+        found = []
+        for match in sorted(glob.glob(path, recursive=True)):
+            found += _folder(match) if os.path.isdir(match) else [(os.path.basename(match), match)]
+        if not found and not glob.has_magic(path):
+            raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
+    usable = [(name, file) for name, file in found if file_format(name)]
+    ignored += [name for name, _ in found if not file_format(name)]
+    if not usable:
+        others = f"{len(found)} files of other formats" if found else "nothing is there"
+        raise PrepError(f"{path} holds no file that can be read ({others}); give {FORMATS}.")
+    return usable
+
+
+def _folder(path: str) -> list[tuple[str, str]]:
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        seen = [Path(folder, name) for name in files if not name.startswith(".")]
+        found += [(file.relative_to(path).as_posix(), str(file)) for file in seen if file.is_file()]
+    return sorted(found)
+
+
+def _nearest_name(path: str) -> str:
+    folder, name = os.path.split(os.path.normpath(path))
+    if folder and not os.path.isdir(folder):
+        return f": there is no folder {folder}"
+    near = difflib.get_close_matches(name, sorted(os.listdir(folder or ".")), n=1, cutoff=0.4)
+    return f"; the nearest name in its folder is {near[0]}" if near else "; nothing there has a similar name"
+
+
+def file_format(name: str) -> tuple[str, bool] | None:
+    """(format, compressed) by the ending of a file's name, None for an ending that is not known."""
+    stem, ending = os.path.splitext(name.lower())
+    if ending == ".parquet":
+        return "parquet", False
+    compressed = ending == ".gz"
+    if compressed:
+        ending = os.path.splitext(stem)[1]
+    return (_SUFFIXES[ending], compressed) if ending in _SUFFIXES else None
+
+
+def check_encoding(encoding: str) -> None:
+    """Raises PrepError with the nearest names where Python has no text encoding of this name."""
+    try:
+        "".encode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except LookupError:
+        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
+        near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
+        near = " or ".join(near or ["utf-8", "cp1252"])
+        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
+
+
+def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterator[bytes]:
+    """The file's bytes, a megabyte at a time."""
+    try:
+        with open(source.path, "rb") as raw:
+            stream = gzip.GzipFile(fileobj=raw) if source.compressed and decompress else raw
+            while chunk := stream.read(_CHUNK):
+                meter.position = raw.tell()
+                yield chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PrepError(
+            f"{source.name} is cut off or damaged ({error}); copy it or compress it again."
+        ) from None
+    except OSError as error:
+        raise PrepError(f"{source.name} cannot be read ({error.strerror}); check its permissions.") from None
+
+
+def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
+    """The file's text in pieces, without a byte order mark, every line break as one line feed."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    # Python's own translation of CR LF and CR, which also sees a pair that lies across two pieces.
+    translator = io.IncrementalNewlineDecoder(decoder, translate=True)
+    seen, first = 0, True
+    for chunk in chain(byte_chunks(source, meter), [b""]):
+        if seen == 0:
+            _refuse_binary(source.name, chunk[:_BINARY_CHECK], encoding)
+        waiting = len(decoder.getstate()[0])
+        try:
+            text = translator.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            place = seen - waiting + error.start
+            raise PrepError(
+                f"{source.name} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
+                "save it as utf-8, or pass --encoding with its own, such as cp1252 or utf-16."
+            ) from None
+        except UnicodeError:
+            raise PrepError(
+                f"{source.name} is not valid {encoding} at byte 0: it has no byte order mark; "
+                f"pass --encoding {encoding}-le or {encoding}-be."
+            ) from None
+        seen += len(chunk)
+        if text:
+            yield text.removeprefix("\ufeff") if first else text
+            first = False
+
+
+def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
+    if b"\0" not in start or b"\0" in "a".encode(encoding):
+        return
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise PrepError(f"{name} is utf-16 text, not {encoding}: pass --encoding utf-16.")
+    raise PrepError(
+        f"{name} looks like a binary file (a zero byte at {start.index(0)}): "
+        "convert it to text, leave it out, or pass --encoding if it is text in utf-16."
+    )
+
+
+def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
+    """The file's lines without their line breaks, blank ones included."""
+    tail: list[str] = []
+    for block in text_blocks(source, encoding, meter):
+        lines = block.split("\n")
+        tail.append(lines[0])
+        if len(lines) > 1:
+            yield "".join(tail)
+            tail = [lines.pop()]
+            yield from lines[1:]
+    if last := "".join(tail):
+        yield last
+
+
+def rows(
+    source: Source, encoding: str, meter: Meter, columns: list[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(place, row) for every row; the place is a line in a text file, else the row's number from 1.
+
+    `columns` are all that will be asked for (None: all); formats stored by column read no others.
+    """
+    if source.format == "jsonl":
+        return _json_rows(source, encoding, meter)
+    if source.format == "parquet":
+        return _parquet_rows(source, meter, columns)
+    if source.format == "hub":
+        return enumerate(_hub_rows(source), 1)
+    return _delimited_rows(source, encoding, meter)
+
+
+def _json_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text_lines(source, encoding, meter), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise PrepError(
+                f"{source.name}:{number} is not valid JSON ({error}); every line has to be one object."
+            ) from None
+        if not isinstance(row, dict):
+            raise PrepError(
+                f'{source.name}:{number} is not a JSON object; every line has to look like {{"text": "..."}}.'
+            )
+        yield number, row
+
+
+def _delimited_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tuple[int, dict[str, Any]]]:
+    """.csv with quotes, with commas or semicolons; .tsv as registered (IANA), where a quote is a letter."""
+    lines = text_lines(source, encoding, meter)
+    first = next(lines, "")
+    if source.format == "tsv":
+        dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    else:
+        dialect = {"delimiter": ";" if first.count(";") > first.count(",") else ",", "strict": True}
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader((line + "\n" for line in chain([first], lines)), **dialect)
+    place = 1
+    try:
+        header = next(reader)
+        place = reader.line_num + 1
+        for fields in reader:
+            if fields and len(fields) != len(header):
+                raise PrepError(
+                    f"{source.name}:{place} has {len(fields)} fields where the first line has {len(header)}: "
+                    f"{_FIELD_REMEDY[source.format]}."
+                )
+            if fields:
+                yield place, dict(zip(header, fields, strict=True))
+            place = reader.line_num + 1
+    except csv.Error as error:
+        raise PrepError(
+            f"{source.name}:{place} is not valid {source.format} ({error}); look for an unclosed quote."
+        ) from None
+
+
+_FIELD_REMEDY = {
+    "csv": "put fields with commas in double quotes",
+    "tsv": "a field can hold no tab and no line break, use .csv or .jsonl for such text",
+}
+
+
+def _parquet_rows(
+    source: Source, meter: Meter, columns: list[str] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(source.path) as file:
+            for batch in file.iter_batches(batch_size=64, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+                meter.position = source.size * number // file.metadata.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise PrepError(f"{source.name} cannot be read as parquet ({reason}); write it again.") from None
+
+
+def _hub_rows(source: Source) -> Any:
+    """The rows of `owner/name[:split]` on the Hub, streamed, or of a data set's folder on this machine."""
+    place, split = split_name(source.path)
+    import datasets
+
+    try:
+        saved = any(os.path.isfile(os.path.join(place, file)) for file in ("state.json", "dataset_dict.json"))
+        found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place, streaming=True)
+    except Exception as error:
+        # Whatever can go wrong in a network, a cache and somebody else's data set.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PrepError(f"hub:{source.name} cannot be opened ({reason}); check its name.") from None
+    if not isinstance(found, dict):
+        return found
+    split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
+    if split not in found:
+        raise PrepError(
+            f'hub:{source.name} has no split "{split}"; write one of {", ".join(found)} after a colon.'
+        )
+    return found[split]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """("owner/name", "split") of "owner/name:split"; the split is empty if there is none."""
+    place, colon, split = name.rpartition(":")
+    return (place, split) if colon and "/" not in split else (name, "")

@@ -1,0 +1,143 @@
+"""What is in the data: numbers, warnings with a remedy, decoded examples. Seen before hours are spent."""
+
+import numpy as np
+
+from .masking import MaskingRules, mask
+from .packing import Examples, pack
+from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
+from .prepared import Shard
+from .unigram import cross_entropy
+from .wordpiece import WordPieceTokenizer
+
+_BINS = 8
+
+
+def part_numbers(shards: list[Shard]) -> dict[str, int]:
+    """Documents, sentences and tokens of a part of the corpus."""
+    return {
+        "documents": sum(shard.num_documents for shard in shards),
+        "sentences": sum(len(shard.sentence_starts) - 1 for shard in shards),
+        "tokens": sum(len(shard.ids) for shard in shards),
+    }
+
+
+def unigram_counts(shards: list[Shard], vocab_size: int) -> np.ndarray:
+    """How often each entry occurs: int64 [V]."""
+    return sum((np.bincount(s.ids, minlength=vocab_size) for s in shards), np.zeros(vocab_size, dtype=np.int64))
+
+
+def pair_numbers(shard_pairs: list[Pairs], sequence_length: int) -> dict:
+    """Examples of an epoch: label balance, lengths, and how full the sequences are."""
+    lengths = np.concatenate([pairs.lengths() for pairs in shard_pairs])
+    labels = np.concatenate([pairs.label for pairs in shard_pairs])
+    counts, edges = np.histogram(lengths, bins=_BINS, range=(0, sequence_length))
+    bounds = edges.round().astype(int)
+    return {
+        "sequence_length": sequence_length,
+        "examples": len(lengths),
+        "next": int((labels == IS_NEXT).sum()),
+        "random": int((labels == IS_RANDOM).sum()),
+        "unlabelled": int((labels == UNLABELLED).sum()),
+        "sentences_cut": sum(pairs.sentences_cut for pairs in shard_pairs),
+        "fill": float(lengths.mean() / sequence_length),
+        "length_histogram": {f"{bounds[i] + 1}-{bounds[i + 1]}": int(counts[i]) for i in range(_BINS)},
+    }
+
+
+def text_numbers(counts: np.ndarray, words: int, validation: list[Shard], tokenizer: WordPieceTokenizer) -> dict:
+    """Tokens a word, unknown words, and the unigram entropy: the MLM loss of a model that knows only frequencies."""
+    tokens = int(counts.sum())
+    held_out = np.concatenate([shard.ids for shard in validation])
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "tokens_per_word": tokens / max(1, words),
+        "unk_rate": float(counts[tokenizer.unk_id] / max(1, tokens)),
+        "unigram_entropy": cross_entropy(counts, held_out),
+    }
+
+
+def warnings(facts: dict) -> list[str]:
+    """Sentences about what will hurt, each with a remedy."""
+    found = []
+    pairs, text, corpus = facts["pairs"], facts["text"], facts["corpus"]
+    if pairs["next"] == 0:
+        found.append(
+            "Next-sentence prediction is off: it needs at least two documents of two sentences or more. "
+            "Training goes on with masked words alone; see --document and --line if there should be more documents."
+        )
+    elif pairs["unlabelled"] > 0.2 * pairs["examples"]:
+        found.append(
+            f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label, because they "
+            "have one sentence only or one document outweighs the others; see --document and --line."
+        )
+    if text["unk_rate"] > 0.001:
+        found.append(f"{text['unk_rate']:.2%} of the tokens are [UNK]: a larger --vocab-size covers more characters.")
+    if corpus["duplicates"] > 0.1 * corpus["documents"]:
+        share = corpus["duplicates"] / corpus["documents"]
+        found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: look for near ones too.")
+    if pairs["sentences_cut"] > 0.05 * facts["train"]["sentences"]:
+        found.append(
+            f"{pairs['sentences_cut'] / facts['train']['sentences']:.0%} of the sentences are longer than the "
+            "sequence length and were cut into pieces: use a larger --sequence-length, or --line paragraph if a line "
+            "holds several sentences."
+        )
+    if facts["train"]["tokens"] < 1_000_000:
+        found.append(
+            f"Only {facts['train']['tokens']:,} tokens to learn from: a BERT from scratch wants millions. "
+            "Continue from an existing BERT with --init-from."
+        )
+    return found
+
+
+def decoded_examples(
+    shard: Shard, pairs: Pairs, tokenizer: WordPieceTokenizer, masking: str, seed: int, count: int = 3
+) -> list[dict]:
+    """The first examples of a shard as a person can read them: segments, masked input, label, and the answers."""
+    rows = np.arange(min(count, len(pairs)))
+    key = example_keys(shard.index, rows, seed, 0)
+    examples = Examples.of(0, pairs, np.zeros(len(pairs), dtype=np.uint64))[rows]
+    packed = pack([shard], examples, tokenizer.cls_id, tokenizer.sep_id)
+    rules = MaskingRules.of(tokenizer, masking)
+    ids, positions, labels = mask(packed.input_ids, packed.token_type_ids, packed.sequence_starts, key, rules)
+    names = {IS_NEXT: "B follows A", IS_RANDOM: "B is from another document", UNLABELLED: "no label"}
+    shown = []
+    for row in rows.tolist():
+        start, end = packed.sequence_starts[row], packed.sequence_starts[row + 1]
+        mine = (positions >= start) & (positions < end)
+        shown.append(
+            {
+                "input": " ".join(tokenizer.vocabulary[i] for i in ids[start:end].tolist()),
+                "answers": [tokenizer.vocabulary[i] for i in labels[mine].tolist()],
+                "next_sentence": names[int(examples.label[row])],
+            }
+        )
+    return shown
+
+
+def markdown(facts: dict) -> str:
+    """The report as a page."""
+    corpus, text, pairs = facts["corpus"], facts["text"], facts["pairs"]
+    rows = [
+        ("documents read", f"{corpus['documents']:,}"),
+        ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
+        ("documents without text", f"{corpus['empty_documents']:,}"),
+        *((f"{name}, {part}", f"{facts[part][name]:,}") for part in ("train", "validation") for name in facts[part]),
+        ("vocabulary", f"{text['vocab_size']:,}"),
+        ("tokens a word", f"{text['tokens_per_word']:.2f}"),
+        ("[UNK] rate", f"{text['unk_rate']:.3%}"),
+        ("unigram entropy (MLM baseline), nats", f"{text['unigram_entropy']:.2f}"),
+        (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),
+        ("labelled next / random / none", f"{pairs['next']:,} / {pairs['random']:,} / {pairs['unlabelled']:,}"),
+        ("sentences cut into pieces", f"{pairs['sentences_cut']:,}"),
+        ("mean length / sequence length", f"{pairs['fill']:.0%}"),
+    ]
+    lines = ["# Prepared corpus", "", *corpus["rules"], ""]
+    lines += ["| what | how much |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    lines += ["## Lengths of the examples", "", "| tokens | examples |", "|---|---|"]
+    lines += [f"| {bounds} | {number:,} |" for bounds, number in pairs["length_histogram"].items()]
+    lines += ["", "## Warnings", "", *(f"- {warning}" for warning in facts["warnings"] or ["none"]), ""]
+    lines += ["## Three examples of the first epoch", ""]
+    for number, example in enumerate(facts["examples"], 1):
+        lines += [f"{number}. {example['next_sentence']}", "", "   ```text", f"   {example['input']}", "   ```", ""]
+        lines += [f"   masked: {', '.join(f'`{word}`' for word in example['answers'])}", ""]
+    return "\n".join(lines)

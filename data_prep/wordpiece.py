@@ -1,0 +1,378 @@
+"""The WordPiece vocabulary: trained deterministically, kept in a folder that transformers opens.
+
+The trainer of `tokenizers` breaks ties by token id and gives the continuing letters (`##a`) their ids in
+hash order, so two runs on one text differ. Here every letter and continuing letter is known and sorted before
+training starts; what is left (counting words, joining the most frequent pair) does not depend on threads,
+processes or hash seeds.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from .errors import PrepError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SIZE_MULTIPLE = 64
+LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
+_CHUNK = 1 << 16  # characters handed to the trainer at once
+_UNUSED = re.compile(r"\[unused\d+\]")
+_BRACKETED = re.compile(r"\[.+\]")  # a token with a role, never the outcome of normalising text
+
+Texts = Callable[[], Iterable[str]]
+
+
+def train_vocabulary(
+    texts: Texts, vocab_size: int | None = None, *, lowercase: bool = True, strip_accents: bool = False
+) -> list[str]:
+    """Train a WordPiece vocabulary; the same texts and options give the same list on every machine.
+
+    `texts` is called twice and must give the same texts both times; they are streamed, never held. The
+    list begins with the five special tokens ([PAD] is 0); letters, continuing letters, joined pieces follow.
+    With `vocab_size` the list has that length; with None the length follows from the amount of text, shrinks
+    to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
+    Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
+    Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
+    """
+    counts = count_characters(texts())
+    size = automatic_size(counts) if vocab_size is None else vocab_size
+    normalizer = _normalizer(lowercase, strip_accents)
+    letters, continuing = _alphabet(counts, size, normalizer)
+    if not letters:
+        raise PrepError(
+            "no character occurs twice in the text, so no vocabulary can be trained: give more text"
+        )
+    vocabulary = _join_pairs(texts(), size, letters, continuing, normalizer)
+    if vocab_size is None:
+        fill = -len(vocabulary) % SIZE_MULTIPLE
+        return vocabulary + [f"[unused{i}]" for i in range(fill)]
+    if len(vocabulary) < vocab_size:
+        supported = len(vocabulary) // SIZE_MULTIPLE * SIZE_MULTIPLE
+        remedy = f"{supported} (or auto)" if supported else "auto"
+        raise PrepError(
+            f"the text supports only {len(vocabulary)} WordPiece entries, "
+            f"fewer than --vocab-size {vocab_size}: use --vocab-size {remedy}"
+        )
+    return vocabulary
+
+
+def count_characters(texts: Iterable[str]) -> np.ndarray:
+    """How often each Unicode code point occurs: int64 [0x110000]."""
+    counts = np.zeros(0x110000, dtype=np.int64)
+    for chunk in _chunks(texts):
+        seen = np.bincount(np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32))
+        counts[: len(seen)] += seen
+    return counts
+
+
+def automatic_size(character_counts: np.ndarray) -> int:
+    """Entries for so much text: 8,192 under 20 MB of UTF-8, 16,384 under 200 MB, else 30,528."""
+    width_ends = (0x80, 0x800, 0x10000)
+    size_in_bytes = character_counts.sum() + sum(character_counts[end:].sum() for end in width_ends)
+    return 8_192 if size_in_bytes < 20e6 else 16_384 if size_in_bytes < 200e6 else 30_528
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[str]:
+    """Gather short texts and cut long ones: the trainer's memory and speed do not depend on their lengths."""
+    waiting: list[str] = []
+    length = 0
+    for text in texts:
+        start = 0
+        while len(text) - start > _CHUNK:
+            space = text.rfind(" ", start, start + _CHUNK)
+            end = space + 1 if space > start else start + _CHUNK
+            yield text[start:end]
+            start = end
+        waiting.append(text[start:] if start else text)
+        length += len(waiting[-1]) + 1
+        if length > _CHUNK:
+            yield "\n".join(waiting)
+            waiting, length = [], 0
+    if waiting:
+        yield "\n".join(waiting)
+
+
+def _alphabet(
+    counts: np.ndarray, size: int, normalizer: normalizers.Normalizer
+) -> tuple[list[str], list[str]]:
+    """The most frequent normalised characters and their continuing forms, each sorted by code point.
+
+    A character that is always a word of its own (punctuation, Chinese) needs no continuing form.
+    """
+    normalised: dict[str, int] = {}
+    for code in np.flatnonzero(counts):
+        for letter in normalizer.normalize_str(chr(code)):
+            if not letter.isspace():
+                normalised[letter] = normalised.get(letter, 0) + int(counts[code])
+    frequent = sorted(
+        (letter for letter, n in normalised.items() if n >= 2), key=lambda c: (-normalised[c], c)
+    )
+    splitter = pre_tokenizers.BertPreTokenizer()
+    letters, continuing = [], []
+    for letter in frequent[: max(1000, size // 4)]:
+        continues = len(splitter.pre_tokenize_str(normalizer.normalize_str("a" + letter))) == 1
+        if len(SPECIAL_TOKENS) + len(letters) + len(continuing) + 1 + continues > size:
+            break
+        letters.append(letter)
+        continuing += ["##" + letter] * continues
+    return sorted(letters), sorted(continuing)
+
+
+def _join_pairs(
+    texts: Iterable[str],
+    size: int,
+    letters: list[str],
+    continuing: list[str],
+    normalizer: normalizers.Normalizer,
+) -> list[str]:
+    # Only special tokens take their ids before the trainer meets the text in hash order, so the continuing
+    # letters are passed as such; they would match inside text, so only the names leave this function.
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=[*SPECIAL_TOKENS, *continuing],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_chunks(texts), trainer)
+    ids = tokenizer.get_vocab()
+    first = [*SPECIAL_TOKENS, *letters, *continuing]
+    return first + sorted(ids.keys() - set(first), key=ids.__getitem__)
+
+
+def _normalizer(
+    lowercase: bool, strip_accents: bool, split_chinese: bool = True
+) -> normalizers.BertNormalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase
+    )
+
+
+def build_tokenizer(
+    vocabulary: Sequence[str], lowercase: bool, strip_accents: bool, split_chinese: bool = True
+) -> Tokenizer:
+    """BERT's tokenizer of `tokenizers` over a vocabulary that contains the five special tokens."""
+    ids = {piece: i for i, piece in enumerate(vocabulary)}
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            ids, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=LONGEST_WORD
+        )
+    )
+    tokenizer.normalizer = _normalizer(lowercase, strip_accents, split_chinese)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+class WordPieceTokenizer:
+    """A vocabulary with its options, and the facts about its entries that the pipeline needs.
+
+    `starts_word` bool [V]: the piece does not begin with `##`. `is_ordinary` bool [V]: neither one of the
+    five special tokens nor an [unused...] slot. Pickles as vocabulary and options: cheap to send to a worker.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[str], lowercase: bool, strip_accents: bool, split_chinese: bool = True
+    ) -> None:
+        self.vocabulary = tuple(vocabulary)
+        self.lowercase = lowercase
+        self.strip_accents = strip_accents
+        self.split_chinese = split_chinese
+        self._tokenizer = build_tokenizer(self.vocabulary, lowercase, strip_accents, split_chinese)
+        # In a corpus "[MASK]" is six characters that somebody wrote, not a hole to be filled.
+        self._tokenizer.encode_special_tokens = True
+        ids = [self.vocabulary.index(token) for token in SPECIAL_TOKENS]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
+        self.starts_word = np.array([not piece.startswith("##") for piece in self.vocabulary])
+        self.is_ordinary = np.array([not _UNUSED.fullmatch(piece) for piece in self.vocabulary])
+        self.is_ordinary[ids] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.vocabulary, self.lowercase, self.strip_accents, self.split_chinese)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of entries V."""
+        return len(self.vocabulary)
+
+    def encode(self, sentences: list[str]) -> list[list[int]]:
+        """Ids of each sentence, without special tokens, on all cores; a literal "[MASK]" is plain text."""
+        encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Readable text of ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def digest(self) -> str:
+        """sha256 (hex) of everything that decides ids: the vocabulary in order and the options."""
+        facts = [self.vocabulary, self.lowercase, self.strip_accents, self.split_chinese, LONGEST_WORD]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    def save(self, folder: str | Path, model_max_length: int) -> None:
+        """Write vocab.txt, tokenizer.json and tokenizer_config.json, each atomically, for transformers.
+
+        `model_max_length` is the longest sequence of the model, in tokens. Equal tokenizers give equal bytes.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.split_chinese,
+            "model_max_length": model_max_length,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+        }
+        _write_atomically(folder / "vocab.txt", "".join(piece + "\n" for piece in self.vocabulary))
+        _write_atomically(folder / "tokenizer.json", self._tokenizer.to_str(pretty=True) + "\n")
+        _write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
+        """Open a tokenizer folder of ours or of transformers, or a bare vocab.txt.
+
+        Where the files do not say whether to lower-case or to strip accents (a bare vocab.txt), `lowercase`
+        does, or else the entries: an option that would change one of them cannot have been on.
+        Raises PrepError for a path that does not hold a complete WordPiece tokenizer.
+        """
+        path = Path(path)
+        if path.is_dir():
+            source, vocabulary, options = _read_folder(path)
+        else:
+            source, vocabulary, options = path, _read_vocabulary(path), {}
+        _check_vocabulary(vocabulary, source)
+        lower = options.get("do_lower_case", lowercase)
+        if lower is None:
+            lower = _unchanged(vocabulary, lowercase=True, strip_accents=False)
+        if "strip_accents" not in options:
+            strip = lower and _unchanged(vocabulary, lowercase=False, strip_accents=True)
+        else:
+            strip = lower if options["strip_accents"] is None else options["strip_accents"]
+        return cls(vocabulary, lower, strip, options.get("tokenize_chinese_chars", True))
+
+
+def _unchanged(vocabulary: Sequence[str], lowercase: bool, strip_accents: bool) -> bool:
+    normalizer = normalizers.BertNormalizer(False, False, strip_accents=strip_accents, lowercase=lowercase)
+    return all(normalizer.normalize_str(p) == p for p in vocabulary if not _BRACKETED.fullmatch(p))
+
+
+def _read_folder(folder: Path) -> tuple[Path, list[str], dict[str, Any]]:
+    """The file the vocabulary came from, the vocabulary, and the options that the folder states."""
+    config_file, full, plain = (folder / n for n in ("tokenizer_config.json", "tokenizer.json", "vocab.txt"))
+    config = _read_json(config_file) if config_file.exists() else {}
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+    options = {name: config[name] for name in names if name in config}
+    if full.exists():
+        vocabulary, stated = _read_tokenizer_json(full)
+        # transformers rebuilds a BertTokenizer from the vocabulary and tokenizer_config.json alone; its
+        # general classes take tokenizer.json as it is.
+        general = config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+        return full, vocabulary, stated if general else {**stated, **options}
+    if not plain.exists():
+        raise PrepError(
+            f"{folder} holds neither tokenizer.json nor vocab.txt: "
+            "give the folder of a BERT tokenizer, or a vocab.txt"
+        )
+    defaults = {"do_lower_case": True, "strip_accents": None} if config else {}
+    return plain, _read_vocabulary(plain), {**defaults, **options}
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    content = _read_json(path)
+    parts = {name: content.get(name) or {} for name in ("model", "normalizer", "pre_tokenizer")}
+    # Files written before 2021 leave the model's type out; only WordPiece has this field.
+    untyped = "WordPiece" if "max_input_chars_per_word" in parts["model"] else None
+    found = {name: part.get("type", untyped if name == "model" else None) for name, part in parts.items()}
+    wanted = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+    prefix = parts["model"].get("continuing_subword_prefix", "##")
+    for name, kind in [*wanted.items(), ("continuing prefix", "##")]:
+        if found.get(name, prefix) != kind:
+            raise PrepError(
+                f"{path} is not a BERT WordPiece tokenizer, its {name} is {found.get(name, prefix)}, "
+                f"not {kind}: give the tokenizer of a BERT, or train a vocabulary"
+            )
+    ids: dict[str, int] = parts["model"]["vocab"]
+    vocabulary = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in vocabulary] != list(range(len(ids))):
+        raise PrepError(
+            f"{path}: the ids of its vocabulary do not run from 0 to {len(ids) - 1}: save it anew"
+        )
+    added = [token for token in content.get("added_tokens", []) if token["content"] not in ids]
+    if added:
+        raise PrepError(
+            f"{path} has {len(added)} added tokens outside its vocabulary (first: {added[0]['content']!r}): "
+            "put them into the vocabulary, for example in place of [unused] entries, and save it anew"
+        )
+    said = parts["normalizer"]
+    options = {"do_lower_case": said["lowercase"], "strip_accents": said.get("strip_accents")}
+    return vocabulary, {**options, "tokenize_chinese_chars": said["handle_chinese_chars"]}
+
+
+def _read_vocabulary(path: Path) -> list[str]:
+    return _read_text(path).removesuffix("\n").split("\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise PrepError(
+            f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary"
+        ) from None
+    if not isinstance(content, dict):
+        raise PrepError(f"{path} does not hold a JSON object: restore it, or train a vocabulary")
+    return content
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PrepError(
+            f"cannot read {path} ({error.strerror}): give the folder of a BERT tokenizer, or a vocab.txt"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise PrepError(
+            f"{path} is not UTF-8 at byte {error.start}: give a vocab.txt or a tokenizer folder"
+        ) from None
+
+
+def _check_vocabulary(vocabulary: Sequence[str], source: Path) -> None:
+    lines: dict[str, int] = {}
+    for number, piece in enumerate(vocabulary, start=1):
+        if lines.setdefault(piece, number) != number:
+            raise PrepError(
+                f"{source} holds {piece!r} twice, as entries {lines[piece]} and {number}: remove one"
+            )
+    missing = [token for token in SPECIAL_TOKENS if token not in lines]
+    if missing:
+        raise PrepError(
+            f"{source} lacks the special tokens {', '.join(missing)}: "
+            "give the vocabulary of a BERT, or train one"
+        )
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished.write_bytes(text.encode())
+    os.replace(unfinished, path)

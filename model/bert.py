@@ -1,0 +1,221 @@
+"""BertModel and the two classes for pretraining, under the names and the interface of transformers.
+
+Every class takes padded tensors, or one PackedBatch as its only input. Padded calls give padded outputs, zero
+at padding, where transformers gives numbers that mean nothing; the first real token of a row is the one that
+is pooled.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention import IMPLEMENTATIONS, plan_attention
+from .batch import PackedBatch
+from .config import BertConfig, ModelError
+from .encoder import Embeddings, EncoderLayer, initialise
+from .heads import MaskedLanguageHead, Pooler
+from .huggingface import PretrainedFolder
+from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
+
+
+class BertModel(PretrainedFolder, nn.Module):
+    """The encoder and, unless `add_pooling_layer` is false, the pooler."""
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = Pooler(config) if add_pooling_layer else None
+        self.attention_implementation = "auto"
+        initialise(self, config.initializer_range)
+
+    @property
+    def attention_implementation(self) -> str:
+        """One of "auto", "varlen", "sdpa", "dense"; raises ModelError for another name."""
+        return self._attention_implementation
+
+    @attention_implementation.setter
+    def attention_implementation(self, name: str) -> None:
+        if name not in IMPLEMENTATIONS:
+            raise ModelError(
+                f"attention_implementation {name!r} is not known; choose one of {', '.join(IMPLEMENTATIONS)}."
+            )
+        self._attention_implementation = name
+
+    def forward(
+        self,
+        input_ids: Tensor | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """input_ids [N, L] -> padded outputs; a PackedBatch -> packed outputs."""
+        batch, place = unpadded(input_ids, attention_mask, token_type_ids)
+        encoded = self.encode(batch, output_attentions, output_hidden_states)
+        encoded.last_hidden_state = place(encoded.last_hidden_state)
+        encoded.hidden_states = place_all(encoded.hidden_states, place)
+        return encoded
+
+    def encode(
+        self, batch: PackedBatch, output_attentions: bool = False, output_hidden_states: bool = False
+    ) -> EncoderOutput:
+        """Packed outputs: [T, H], [N, H]. Raises ModelError for sequences over max_position_embeddings, and
+        for ids outside the vocabulary where it can look at them for nothing."""
+        self._check(batch)
+        plan = plan_attention(
+            batch,
+            self.attention_implementation,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            head_size=self.config.hidden_size // self.config.num_attention_heads,
+            dtype=self.embeddings.word.weight.dtype,
+            output_attentions=output_attentions,
+        )
+        hidden = self.embeddings(batch)
+        states, attentions = (hidden,), ()
+        for layer in self.layers:
+            hidden, weights = layer(hidden, plan)
+            states = (*states, hidden) if output_hidden_states else ()
+            attentions = (*attentions, weights) if output_attentions else ()
+        pooled = None if self.pooler is None else self.pooler(hidden, batch.sequence_starts)
+        return EncoderOutput(
+            hidden,
+            pooled,
+            states if output_hidden_states else None,
+            attentions if output_attentions else None,
+        )
+
+    def _check(self, batch: PackedBatch) -> None:
+        length = batch.padded_length or batch.max_sequence_length
+        if length > self.config.max_position_embeddings:
+            raise ModelError(
+                f"A sequence of {length} tokens is longer than max_position_embeddings "
+                f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences."
+            )
+        # On a GPU a look at the ids would stop the step; packed batches come from data that was checked.
+        if batch.padded_length and batch.input_ids.device.type == "cpu" and batch.num_tokens:
+            largest = int(batch.input_ids.max())
+            if largest >= self.config.vocab_size:
+                raise ModelError(
+                    f"Token id {largest} is outside the vocabulary of {self.config.vocab_size}; "
+                    "use the tokenizer that belongs to this model."
+                )
+
+
+def unpadded(
+    input_ids: Tensor | PackedBatch, attention_mask: Tensor | None, token_type_ids: Tensor | None
+) -> tuple[PackedBatch, Callable[[Tensor], Tensor]]:
+    """The batch of a call, and the function that brings [T, ...] into the form of the call's outputs."""
+    if isinstance(input_ids, PackedBatch):
+        return input_ids, lambda values: values
+    batch = PackedBatch.from_padded(input_ids, token_type_ids, attention_mask)
+    return batch, batch.padded_layout().pad
+
+
+def place_all(
+    states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, ...] | None:
+    """`place` applied to every hidden state."""
+    return None if states is None else tuple(place(state) for state in states)
+
+
+class BertWithHead(PretrainedFolder, nn.Module):
+    """A BertModel under the name `bert`: what all classes with heads share."""
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, add_pooling_layer)
+
+    @property
+    def attention_implementation(self) -> str:
+        """One of "auto", "varlen", "sdpa", "dense", for all layers."""
+        return self.bert.attention_implementation
+
+    @attention_implementation.setter
+    def attention_implementation(self, name: str) -> None:
+        self.bert.attention_implementation = name
+
+    def initialise_heads(self) -> None:
+        """Fresh values for everything but `bert`, which has its own."""
+        for name, child in self.named_children():
+            if name != "bert":
+                initialise(child, self.config.initializer_range)
+
+
+class BertForPreTraining(BertWithHead):
+    """MLM and NSP heads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, add_pooling_layer=True)
+        self.mlm_head = MaskedLanguageHead(config)
+        self.nsp_head = nn.Linear(config.hidden_size, 2)
+        self.initialise_heads()
+
+    def forward(
+        self,
+        input_ids: Tensor | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+    ) -> PreTrainingOutput | tuple[Tensor, Tensor]:
+        """Padded tensors, labels [N, L], next_sentence_label [N]; a PackedBatch goes to `forward_packed`."""
+        if isinstance(input_ids, PackedBatch):
+            return self.forward_packed(input_ids)
+        batch, place = unpadded(input_ids, attention_mask, token_type_ids)
+        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        scores = place(self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight))
+        relation = self.nsp_head(encoded.pooler_output)
+        loss = None
+        if labels is not None and next_sentence_label is not None:
+            loss = token_loss(scores, labels) + F.cross_entropy(relation, next_sentence_label.view(-1))
+        return PreTrainingOutput(
+            loss, scores, relation, place_all(encoded.hidden_states, place), encoded.attentions
+        )
+
+    def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call."""
+        encoded = self.bert.encode(batch)
+        masked = encoded.last_hidden_state.index_select(0, batch.masked_positions)
+        scores = self.mlm_head(masked, self.bert.embeddings.word.weight)
+        return scores, self.nsp_head(encoded.pooler_output)
+
+
+class BertForMaskedLM(BertWithHead):
+    """MLM head, no pooler."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, add_pooling_layer=False)
+        self.mlm_head = MaskedLanguageHead(config)
+        self.initialise_heads()
+
+    def forward(
+        self,
+        input_ids: Tensor | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+    ) -> LogitsOutput:
+        """logits [N, L, V]; labels [N, L], -100 to ignore. A PackedBatch: [M, V] at its masked positions."""
+        batch, place = unpadded(input_ids, attention_mask, token_type_ids)
+        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        hidden = encoded.last_hidden_state
+        weight = self.bert.embeddings.word.weight
+        if isinstance(input_ids, PackedBatch):
+            scores = self.mlm_head(hidden.index_select(0, batch.masked_positions), weight)
+        else:
+            scores = place(self.mlm_head(hidden, weight))
+        loss = None if labels is None else token_loss(scores, labels)
+        return LogitsOutput(loss, scores, place_all(encoded.hidden_states, place), encoded.attentions)
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy of logits [..., C] over labels [...] that are not -100."""
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())

@@ -1,0 +1,235 @@
+"""The shape of a BERT: its settings, the named sizes, and what a size costs."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+PRESETS = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+"""Name -> (layers, hidden size); heads are hidden / 64, the feed-forward 4 * hidden (Turc et al. 2019)."""
+
+
+class ModelError(ValueError):
+    """A model that cannot be built, read or run as asked; says what is wrong, where, and what to do."""
+
+
+@dataclass
+class BertConfig:
+    """Settings of a BERT encoder and its heads, under the names and defaults of transformers' BertConfig.
+
+    Raises ModelError where a value cannot be honoured; the message names the field.
+    """
+
+    vocab_size: int = 30522
+    """V, rows of the word embedding."""
+    hidden_size: int = 768
+    """H, width of every layer; a multiple of num_attention_heads."""
+    num_hidden_layers: int = 12
+    """Transformer layers."""
+    num_attention_heads: int = 12
+    """A, heads of every attention; the head size D is hidden_size / num_attention_heads."""
+    intermediate_size: int = 3072
+    """Width of the feed-forward inside every layer."""
+    hidden_act: str = "gelu"
+    """"gelu" (erf), "gelu_new" or "gelu_pytorch_tanh" (tanh form of the original release), or "relu"."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout on the embeddings and on the two outputs of every layer."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout on the attention weights; the fused kernels need 0."""
+    max_position_embeddings: int = 512
+    """Longest sequence, in tokens."""
+    type_vocab_size: int = 2
+    """Kinds of segments (sentence A, sentence B)."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal that new weights are drawn from, before truncation at two of them."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in LayerNorm."""
+    pad_token_id: int | None = 0
+    """Id of the padding token: kept for transformers; here padding never enters the encoder."""
+    classifier_dropout: float | None = None
+    """Dropout before a task head; None takes hidden_dropout_prob."""
+    num_labels: int = 2
+    """Outputs of a classification head."""
+    id2label: dict[int, str] | None = None
+    """Label index -> name; None names them LABEL_0, LABEL_1, ..."""
+    label2id: dict[str, int] | None = None
+    """Name -> label index; None inverts id2label."""
+    problem_type: str | None = None
+    """Loss of a sequence-classification head: "regression", "single_label_classification" or
+    "multi_label_classification"; None decides by num_labels and the type of the labels."""
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        if self.hidden_size % self.num_attention_heads:
+            raise ModelError(
+                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
+                f"{self.num_attention_heads}; "
+                "choose a multiple (64 a head is usual)."
+            )
+        if self.hidden_act not in HIDDEN_ACTIVATIONS:
+            raise ModelError(
+                f"hidden_act {self.hidden_act!r} is not known; choose one of {', '.join(HIDDEN_ACTIVATIONS)}."
+            )
+        if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
+            raise ModelError(
+                f"problem_type {self.problem_type!r} is not known; choose one of {', '.join(PROBLEM_TYPES)}."
+            )
+        self._check_pad_token()
+        self._check_labels()
+
+    def _check_numbers(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        for name in (*sizes, "max_position_embeddings", "type_vocab_size", "num_labels"):
+            value = getattr(self, name)
+            if not _is_integer(value) or value < 1:
+                raise ModelError(f"{name} is {value!r}; give a whole number of at least 1.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            value = getattr(self, name)
+            if name == "classifier_dropout" and value is None:
+                continue
+            if not _is_number(value) or not 0 <= value < 1:
+                raise ModelError(f"{name} is {value!r}; give a probability from 0 up to, not including, 1.")
+            setattr(self, name, float(value))
+        for name in ("initializer_range", "layer_norm_eps"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value < float("inf"):
+                raise ModelError(f"{name} is {value!r}; give a positive number.")
+            setattr(self, name, float(value))
+
+    def _check_pad_token(self) -> None:
+        pad = self.pad_token_id
+        if pad is not None and (not _is_integer(pad) or not 0 <= pad < self.vocab_size):
+            raise ModelError(
+                f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none."
+            )
+
+    def _check_labels(self) -> None:
+        if self.id2label is None:
+            return
+        if not isinstance(self.id2label, dict) or not all(str(key).isdecimal() for key in self.id2label):
+            raise ModelError(f"id2label is {self.id2label!r}; give a mapping from label numbers to names.")
+        self.id2label = {int(key): str(name) for key, name in self.id2label.items()}
+        if sorted(self.id2label) != list(range(self.num_labels)):
+            raise ModelError(
+                f"id2label names the labels {sorted(self.id2label)} but num_labels is {self.num_labels}; "
+                "name every label from 0 to num_labels - 1."
+            )
+        if self.label2id is None:
+            self.label2id = {name: index for index, name in self.id2label.items()}
+
+    @classmethod
+    def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Self:
+        """One of PRESETS with a vocabulary; heads and feed-forward follow the hidden size unless given."""
+        if name not in PRESETS:
+            raise ModelError(f"There is no model size {name!r}; choose one of {', '.join(PRESETS)}.")
+        layers, hidden = PRESETS[name]
+        hidden = changes.get("hidden_size", hidden)
+        sizes = {
+            "vocab_size": vocab_size,
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "num_attention_heads": max(1, hidden // 64),
+            "intermediate_size": 4 * hidden,
+        }
+        _refuse_unknown(changes)
+        return cls(**(sizes | changes))
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with other values; label names go when their number changes, the number follows new
+        names."""
+        _refuse_unknown(changes)
+        if "id2label" in changes:
+            names = changes["id2label"]
+            changes = {"label2id": None} | ({} if names is None else {"num_labels": len(names)}) | changes
+        elif changes.get("num_labels", self.num_labels) != self.num_labels:
+            changes = {"id2label": None, "label2id": None} | changes
+        return replace(self, **changes)
+
+    def to_dict(self, architecture: str | None = None) -> dict[str, Any]:
+        """The content of a config.json for transformers; `architecture` is the name of the saved class."""
+        values = asdict(self)
+        num_labels = values.pop("num_labels")
+        if self.id2label is None and num_labels != 2:
+            values["id2label"] = {index: f"LABEL_{index}" for index in range(num_labels)}
+            values["label2id"] = {f"LABEL_{index}": index for index in range(num_labels)}
+        if values["id2label"] is None:
+            del values["id2label"], values["label2id"]
+        else:
+            values["id2label"] = {str(index): name for index, name in values["id2label"].items()}
+        if architecture is not None:
+            values["architectures"] = [architecture]
+        return values | {"model_type": "bert", "tie_word_embeddings": True}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read the content of a config.json; keys that are not ours are ignored unless they change the model.
+
+        Raises ModelError for another model_type and for features that this encoder does not have.
+        """
+        if values.get("model_type") != "bert":
+            raise ModelError(
+                f'model_type is {values.get("model_type")!r}, and only "bert" can be read; give the '
+                "folder of a BERT model."
+            )
+        if values.get("position_embedding_type", "absolute") != "absolute":
+            raise ModelError(
+                f"position_embedding_type {values['position_embedding_type']!r} is not supported; "
+                "use a model with absolute positions."
+            )
+        for name in ("is_decoder", "add_cross_attention"):
+            if values.get(name):
+                raise ModelError(f"{name} is true, and this is an encoder only; use a model without it.")
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        if isinstance(known.get("id2label"), dict):
+            known.setdefault("num_labels", len(known["id2label"]))
+        return cls(**known)
+
+
+def parameter_count(config: BertConfig) -> int:
+    """Trainable numbers of BertForPreTraining; the decoder that shares the word embedding counts once."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    norm = 2 * hidden
+    attention = 4 * (hidden * hidden + hidden)
+    feed_forward = 2 * hidden * inner + inner + hidden
+    layers = config.num_hidden_layers * (attention + feed_forward + 2 * norm)
+    dense = hidden * hidden + hidden
+    heads = dense + (dense + norm + config.vocab_size) + (2 * hidden + 2)
+    return rows * hidden + norm + layers + heads
+
+
+def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: float = 0.15) -> float:
+    """Useful floating-point operations to train on one token: forward plus backward, which is three forwards.
+
+    Counts matrix products only (two operations a multiply-add): the layers, attention at `sequence_length`
+    tokens, the MLM head for the masked fraction, pooler and NSP once a sequence (Kaplan et al. 2020, section
+    2.1).
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    layer = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * sequence_length * hidden
+    mlm = masked_fraction * 2 * (hidden * hidden + hidden * config.vocab_size)
+    pooled = 2 * (hidden * hidden + 2 * hidden) / sequence_length
+    return 3 * (config.num_hidden_layers * layer + mlm + pooled)
+
+
+def _refuse_unknown(changes: dict[str, Any]) -> None:
+    known = [field.name for field in fields(BertConfig)]
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise ModelError(f"BertConfig has no field {', '.join(unknown)}; its fields are {', '.join(known)}.")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

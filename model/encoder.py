@@ -1,0 +1,88 @@
+"""The encoder: embeddings and post-LayerNorm layers over a packed batch (Devlin et al. 2019, section 3)."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention import AttentionPlan, attend
+from .batch import PackedBatch
+from .config import BertConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+"""BertConfig.hidden_act -> function."""
+
+
+class Embeddings(nn.Module):
+    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        # No padding_idx: padding never gets here, so id 0 is a word like any other.
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = layer_norm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        total = self.word(batch.input_ids) + self.token_type(batch.token_type_ids)
+        return self.dropout(self.norm(total + self.position(batch.position_ids)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each followed by dropout, residual and LayerNorm: [T, H] -> [T, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.num_heads = config.num_attention_heads
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.attention_output = nn.Linear(hidden, hidden)
+        self.attention_norm = layer_norm(config)
+        self.intermediate = nn.Linear(hidden, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, hidden)
+        self.output_norm = layer_norm(config)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
+        """hidden [T, H] -> hidden [T, H], and the attention weights [N, A, L, L] if the plan is dense."""
+        qkv = self.qkv(hidden).unflatten(1, (3, self.num_heads, -1))
+        context, weights = attend(qkv, plan)
+        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(context.flatten(1))))
+        inner = self.activation(self.intermediate(hidden))
+        return self.output_norm(hidden + self.dropout(self.output(inner))), weights
+
+
+def layer_norm(config: BertConfig) -> nn.LayerNorm:
+    """LayerNorm over H. Torch takes mean and variance in float32 whatever the input, and the residual stream
+    stays float32 under autocast."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float) -> None:
+    """Fresh values for all parameters under `module`, as in the original release."""
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            initialise_parameter(part, name, parameter, std)
+
+
+@torch.no_grad()
+def initialise_parameter(owner: nn.Module, name: str, parameter: Tensor, std: float) -> None:
+    """A normal truncated at two standard deviations for weights, 0 for biases, 1 for LayerNorm weights."""
+    if name == "bias":
+        nn.init.zeros_(parameter)
+    elif isinstance(owner, nn.LayerNorm):
+        nn.init.ones_(parameter)
+    else:
+        # The bounds of torch are absolute; its defaults, -2 and 2, would cut nothing.
+        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)

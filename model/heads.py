@@ -1,0 +1,53 @@
+"""What sits on top of the encoder: pooler, the two pretraining heads, the classification head."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import BertConfig
+from .encoder import ACTIVATIONS, layer_norm
+
+
+class Pooler(nn.Module):
+    """The first token of every sequence through a tanh layer: hidden [T, H] -> [N, H]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor, sequence_starts: Tensor) -> Tensor:
+        # An empty sequence at the end starts at T, one past the last token.
+        first = sequence_starts[:-1].clamp(max=hidden.shape[0] - 1)
+        return torch.tanh(self.dense(hidden.index_select(0, first)))
+
+
+class MaskedLanguageHead(nn.Module):
+    """Scores over the vocabulary: hidden [M, H] -> [M, V] (Devlin et al. 2019, section 3.1, task 1).
+
+    The output matrix is the word embedding, handed in at each call: it is one parameter, with a bias of its
+    own here.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.norm = layer_norm(config)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, word_embedding: Tensor) -> Tensor:
+        hidden = self.norm(self.activation(self.dense(hidden)))
+        return F.linear(hidden, word_embedding, self.bias)
+
+
+class ClassificationHead(nn.Module):
+    """Dropout and one linear layer: [..., H] -> [..., num_labels]."""
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__()
+        dropout = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.linear = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.linear(self.dropout(values))

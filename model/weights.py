@@ -1,0 +1,126 @@
+"""Tensors in the files of a model folder: their shapes first, their values on demand."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .config import ModelError
+
+_REMEDY = "it is damaged, cut short, or of another kind. Copy it again from where the model came from."
+_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
+
+
+@dataclass
+class StoredWeights:
+    """Tensors under the names of transformers' classes with heads ("bert." before the encoder)."""
+
+    path: Path
+    """The file that messages name."""
+    shapes: dict[str, tuple[int, ...]]
+    """Name -> shape."""
+    read: Callable[[str], Tensor]
+    """Name -> values, on the CPU."""
+
+
+def open_weights(folder: Path) -> StoredWeights:
+    """model.safetensors, its shards, or pytorch_model.bin, in that order of preference.
+
+    Raises ModelError where there is none, or where a file cannot be read.
+    """
+    single, index, pickled = (
+        folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    )
+    if single.is_file():
+        return _from_safetensors(single, [single])
+    if index.is_file():
+        return _from_safetensors(index, _shards(index))
+    if pickled.is_file():
+        return _from_pickle(pickled)
+    raise ModelError(
+        f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the "
+        "folder again."
+    )
+
+
+def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
+    shapes, places = {}, {}
+    for file in files:
+        try:
+            handle = safe_open(file, framework="pt", device="cpu")
+            for name in handle.keys():
+                shapes[name] = tuple(handle.get_slice(name).get_shape())
+                places[name] = (file, handle)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(f"{file} cannot be read as safetensors ({error}): {_REMEDY}") from None
+
+    def read(name: str) -> Tensor:
+        file, handle = places[name]
+        try:
+            return _numbers(handle.get_tensor(name), name, file)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} cannot be read at {name} ({error}): {_REMEDY}") from None
+
+    return _canonical(path, shapes, read)
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names, all present."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [index.parent / Path(name).name for name in names]
+    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}") from None
+    for file in files:
+        if not file.is_file():
+            raise ModelError(f"{file}, named by {index.name}, is missing. Copy the whole folder again.")
+    return files
+
+
+def _from_pickle(path: Path) -> StoredWeights:
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # A damaged pickle can fail in any way; the cause stays in the message.
+        reason = str(error).strip().split("\n")[0][:200]
+        raise ModelError(
+            f"{path} cannot be read as tensors ({type(error).__name__}: {reason}): {_REMEDY}"
+        ) from None
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
+    shapes = {str(name): tuple(value.shape) for name, value in tensors.items()}
+    return _canonical(path, shapes, lambda name: _numbers(tensors[name], name, path))
+
+
+def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
+    if not tensor.is_floating_point():
+        raise ModelError(
+            f"{path}: {name} holds {tensor.dtype}, not floating-point numbers. Use an unquantised model."
+        )
+    return tensor
+
+
+def _canonical(
+    path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor]
+) -> StoredWeights:
+    """Today's names for old ones, "bert." before a bare encoder, no position_ids of old releases."""
+    bare = any(name.startswith("embeddings.") for name in shapes)
+    stored_name = {}
+    for name in shapes:
+        if not name.endswith(".position_ids"):
+            stored_name[_today(f"bert.{name}" if bare else name)] = name
+    return StoredWeights(
+        path,
+        {name: shapes[stored] for name, stored in stored_name.items()},
+        lambda name: read(stored_name[name]),
+    )
+
+
+def _today(name: str) -> str:
+    for old, new in _OLD_ENDINGS.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name

@@ -1,0 +1,1 @@
+"""Pretraining: a prepared corpus to a BERT checkpoint, by masked language modelling and next sentence prediction."""

@@ -1,0 +1,134 @@
+"""Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from data_prep.prepared import PreparedCorpus
+from data_prep.unigram import log_unigram
+from data_prep.wordpiece import WordPieceTokenizer
+from model import BertConfig, BertForPreTraining, ModelError
+
+from .batches import BatchMaker, ExampleStream
+from .checkpoint import read_state
+from .errors import PretrainError
+from .evaluate import Evaluation
+from .objective import PretrainingObjective
+from .optimizer import Optimizer
+from .settings import PretrainSettings
+
+
+def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
+    """A model folder of ours or of transformers; heads that it lacks are made anew and named.
+
+    Raises:
+        PretrainError: the folder cannot be used.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Said below in a sentence of our own.
+            warnings.simplefilter("ignore", UserWarning)
+            model = BertForPreTraining.from_pretrained(folder, **config_changes)
+    except ModelError as error:
+        raise PretrainError(str(error)) from error
+    if model.newly_initialised:
+        print(f"{folder} has no {', '.join(model.newly_initialised)}: made anew.", flush=True)
+    return model
+
+
+def open_checkpoint(
+    checkpoint: Path, settings: PretrainSettings, prepared: PreparedCorpus
+) -> tuple[BertForPreTraining, dict]:
+    """The model and the state of a checkpoint of this run.
+
+    Raises:
+        PretrainError: it is damaged, or belongs to another corpus.
+    """
+    state = read_state(checkpoint)
+    if state["prepared"] != prepared.digest:
+        raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
+    model = open_model(checkpoint, **_dropout(settings))
+    check_model(model, checkpoint, prepared, settings.examples.sequence_length)
+    return model, state
+
+
+def _dropout(settings: PretrainSettings) -> dict[str, float]:
+    return dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
+
+
+def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForPreTraining:
+    """The model a run starts from: fresh, or that of `--init-from`.
+
+    A fresh model predicts the word frequencies of the corpus from the first step: the output bias of the MLM head is
+    the log unigram probability, which saves the steps that would be spent on learning it.
+
+    Raises:
+        PretrainError: the model to continue from does not fit the corpus or the sequence length.
+    """
+    torch.manual_seed(settings.examples.seed)
+    length = settings.examples.sequence_length
+    if settings.init_from:
+        check_tokenizer(WordPieceTokenizer.load(settings.init_from), settings.init_from, prepared)
+        model = open_model(settings.init_from, **_dropout(settings))
+        check_model(model, settings.init_from, prepared, length)
+        return model
+    size = prepared.tokenizer.vocab_size
+    sizes = {"vocab_size": size, "max_position_embeddings": length}
+    model = BertForPreTraining(BertConfig.from_preset(settings.preset, **sizes, **_dropout(settings)))
+    with torch.no_grad():
+        model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(prepared.unigram_counts)))
+    return model
+
+
+def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:
+    """Refuse a model whose tokenizer is not the one the corpus was prepared with."""
+    if tokenizer.digest() != prepared.tokenizer.digest():
+        raise PretrainError(
+            f"the tokenizer of {folder} is not the one that {prepared.folder} was prepared with: prepare the corpus "
+            f"with --tokenizer {folder}"
+        )
+
+
+def check_model(model: BertForPreTraining, folder: str | Path, prepared: PreparedCorpus, length: int) -> None:
+    """Refuse a model whose sizes do not fit the vocabulary or the sequence length."""
+    if model.config.vocab_size < prepared.tokenizer.vocab_size:
+        raise PretrainError(
+            f"{folder} has {model.config.vocab_size} word embeddings, the vocabulary of {prepared.folder} has "
+            f"{prepared.tokenizer.vocab_size} entries: use the tokenizer that belongs to the model"
+        )
+    if model.config.max_position_embeddings < length:
+        raise PretrainError(
+            f"{folder} reads {model.config.max_position_embeddings} tokens at most: use a --sequence-length up to that"
+        )
+
+
+def precision_context(settings: PretrainSettings) -> Callable[[], AbstractContextManager]:
+    """Gives the context that the model computes in: autocast to bf16, or plain float32."""
+    is_bf16 = settings.precision == "bf16"
+    return partial(torch.autocast, settings.device, dtype=torch.bfloat16, enabled=is_bf16)
+
+
+def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
+    """MLM and NSP as asked, if the corpus has pairs."""
+    if settings.objective == "mlm+nsp" and not prepared.next_sentence:
+        print("Next-sentence prediction is off: the corpus has no pairs from two documents.", flush=True)
+    return PretrainingObjective(settings.objective == "mlm+nsp" and prepared.next_sentence)
+
+
+def make_data(
+    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
+) -> tuple[ExampleStream, BatchMaker, Evaluation]:
+    """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
+    examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
+    stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
+    held_out = BatchMaker(prepared.validation, tokenizer, examples.masking, tokens)
+    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision_context(settings))
+    return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
+
+
+def make_optimizer(settings: PretrainSettings, model: BertForPreTraining) -> Optimizer:
+    return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay)

@@ -1,0 +1,142 @@
+"""What a checkpoint knows: the most probable words for each [MASK]. `python -m pretrain.fill_mask --model DIR "..."`"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from data_prep import command_line
+from data_prep.wordpiece import WordPieceTokenizer
+
+from .errors import PretrainError
+
+MASK = "[MASK]"
+_TEXTS_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class FillMaskSettings:
+    """Settings of `python -m pretrain.fill_mask`."""
+
+    text: Annotated[tuple[str, ...], command_line.POSITIONAL] = ()
+    """Sentences with one or more [MASK]. Without any, and without --file, they are read from standard input."""
+    model: str = "runs/builtin/final"
+    """Folder of the model: final/ of a run, a checkpoint, or one of transformers."""
+    file: str | None = None
+    """Read one sentence a line from this file."""
+    top_k: int = 5
+    """How many words to show for each [MASK]."""
+
+    def __post_init__(self):
+        if self.top_k < 1:
+            raise PretrainError(f"--top-k {self.top_k} is less than 1: give a positive number")
+
+
+class MaskFiller:
+    """A pretrained model that fills masks.
+
+    Args:
+        folder: a model folder of ours or of transformers, with its tokenizer.
+
+    Raises:
+        PretrainError: the folder cannot be opened.
+    """
+
+    def __init__(self, folder: str | Path):
+        from model import BertForMaskedLM, ModelError
+
+        try:
+            self.model = BertForMaskedLM.from_pretrained(folder).eval()
+        except ModelError as error:
+            raise PretrainError(str(error)) from error
+        self.tokenizer = WordPieceTokenizer.load(folder)
+
+    def __call__(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[tuple[str, float]]]]:
+        """For each text, for each of its masks in order: the `top_k` words with their probabilities, best first.
+
+        Raises:
+            PretrainError: a text has no [MASK], or is longer than the model can read.
+        """
+        import torch
+
+        rows = [self._encode(text) for text in texts]
+        longest = max(map(len, rows), default=0)
+        ids = torch.full((len(rows), longest), self.tokenizer.pad_id)
+        for place, row in enumerate(rows):
+            ids[place, : len(row)] = torch.tensor(row)
+        with torch.inference_mode():
+            logits = self.model(ids, attention_mask=(ids != self.tokenizer.pad_id).long()).logits
+        found = []
+        for place, row in enumerate(rows):
+            masked = [i for i, token in enumerate(row) if token == self.tokenizer.mask_id]
+            best = logits[place, masked].float().softmax(-1).topk(min(top_k, logits.shape[-1]))
+            values = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            found.append([[(self.tokenizer.vocabulary[i], p) for i, p in zip(*v, strict=True)] for v in values])
+        return found
+
+    def _encode(self, text: str) -> list[int]:
+        parts = text.split(MASK)
+        if len(parts) < 2:
+            raise PretrainError(f"there is no {MASK} in {text!r}: put {MASK} where a word is to be filled in")
+        ids = [self.tokenizer.cls_id]
+        for number, part in enumerate(self.tokenizer.encode(parts)):
+            ids += [self.tokenizer.mask_id] * (number > 0) + part
+        ids.append(self.tokenizer.sep_id)
+        limit = self.model.config.max_position_embeddings
+        if len(ids) > limit:
+            raise PretrainError(f"{text[:60]!r}... has {len(ids)} tokens, the model reads {limit}: shorten it")
+        return ids
+
+
+def read_texts(settings: FillMaskSettings) -> Iterable[str]:
+    """The sentences given as arguments, in a file, or on standard input; blank lines are passed over."""
+    if settings.text and settings.file:
+        raise PretrainError("sentences and --file were both given: leave one out")
+    if settings.text:
+        yield from settings.text
+        return
+    try:
+        with open(settings.file, encoding="utf-8") if settings.file else sys.stdin as lines:
+            yield from (line.strip() for line in lines if line.strip())
+    except OSError as error:
+        raise PretrainError(f"cannot read {settings.file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PretrainError(f"{settings.file or 'standard input'} is not valid UTF-8: save it as UTF-8") from error
+
+
+def run(settings: FillMaskSettings) -> None:
+    """`python -m pretrain.fill_mask`."""
+    fill = MaskFiller(settings.model)
+    waiting: list[str] = []
+    for text in read_texts(settings):
+        waiting.append(text)
+        if len(waiting) == _TEXTS_AT_ONCE or sys.stdin.isatty():
+            show(waiting, fill(waiting, settings.top_k))
+            waiting = []
+    if waiting:
+        show(waiting, fill(waiting, settings.top_k))
+
+
+def show(texts: Sequence[str], found: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> None:
+    """Print each text, and a line of words with probabilities for each of its masks."""
+    for text, masks in zip(texts, found, strict=True):
+        print(text)
+        for words in masks:
+            print("   " + "   ".join(f"{word} {probability:.1%}" for word, probability in words))
+    sys.stdout.flush()
+
+
+def main(argv: Iterable[str] | None = None) -> int:
+    return command_line.main(
+        FillMaskSettings,
+        run,
+        prog="python -m pretrain.fill_mask",
+        description="Fill the [MASK]s of a sentence with a pretrained model.",
+        examples='python -m pretrain.fill_mask --model runs/builtin/final "Returns the [MASK] of the array."',
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

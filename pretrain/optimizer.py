@@ -1,0 +1,138 @@
+"""Optimizers by parameter role, and the learning-rate schedule as a function of progress."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from model.encoder import EncoderLayer
+
+# (learning rate at hidden size 256, exponent of 256 / hidden size)
+_PEAK = {"adamw": (1e-3, 0.75), "muon": (5e-3, 0.75)}
+_ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
+
+
+def peak_learning_rate(optimizer: str, hidden_size: int) -> float:
+    """The default peak: falls with the width of the model."""
+    at_256, exponent = _PEAK[optimizer]
+    return float(f"{at_256 * (256 / hidden_size) ** exponent:.2g}")
+
+
+def decayed(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that weight decay acts on: weights of linear layers and embeddings; no bias, no LayerNorm.
+
+    A weight that is used in two places (the tied decoder) comes once.
+    """
+    chosen = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            name = f"{prefix}.weight" if prefix else "weight"
+            if not any(module.weight is other for other in chosen.values()):
+                chosen[name] = module.weight
+    return chosen
+
+
+class Optimizer:
+    """AdamW (Loshchilov and Hutter 2019), or Muon for the layers' matrices with AdamW for everything else.
+
+    Muon (Jordan et al. 2024) orthogonalises the momentum of a matrix; its step is scaled to AdamW's root mean square
+    (Liu et al. 2025, section 2.2), so that one learning rate and one weight decay serve both.
+
+    Args:
+        model: parameters with a gradient are optimized.
+        kind: "adamw" or "muon".
+        learning_rate: the peak; `set_learning_rate` sets the current one.
+    """
+
+    def __init__(self, model: nn.Module, kind: str, learning_rate: float, weight_decay: float):
+        decay = {id(p) for p in decayed(model).values()}
+        names = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        matrices = {}
+        if kind == "muon":
+            matrices = {name: p for name, p in names.items() if name in layer_matrices(model)}
+        rest = {name: p for name, p in names.items() if name not in matrices}
+        groups = [
+            {"params": [p for p in rest.values() if id(p) in decay], "weight_decay": weight_decay},
+            {"params": [p for p in rest.values() if id(p) not in decay], "weight_decay": 0.0},
+        ]
+        self.parts: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(groups, lr=learning_rate, fused=_can_fuse(names), **_ADAM)
+        ]
+        if matrices:
+            options = {"lr": learning_rate, "weight_decay": weight_decay, "adjust_lr_fn": "match_rms_adamw"}
+            self.parts.append(torch.optim.Muon(matrices.values(), **options))
+        self._name_of = {id(p): name for name, p in names.items()}
+
+    def set_learning_rate(self, value: float) -> None:
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = value
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The state as tensors named `KEY/PARAMETER`, for example `exp_avg/bert.embeddings...`."""
+        tensors = {}
+        for part in self.parts:
+            for parameter, state in part.state.items():
+                for key, value in state.items():
+                    tensors[f"{key}/{self._name_of[id(parameter)]}"] = torch.as_tensor(value)
+        return tensors
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take up a state written by `state_tensors` of an optimizer of the same kind over the same parameters."""
+        for part in self.parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    suffix = "/" + self._name_of[id(parameter)]
+                    part.state[parameter] = {
+                        key.removesuffix(suffix): value.to(parameter.device if value.ndim else "cpu")
+                        for key, value in tensors.items()
+                        if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
+                    }
+
+
+def layer_matrices(model: nn.Module) -> set[str]:
+    """Names of the weight matrices inside the encoder's layers."""
+    prefixes = [name for name, module in model.named_modules() if isinstance(module, EncoderLayer)]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return {f"{name}.weight" for name in linear for prefix in prefixes if name.startswith(prefix + ".")}
+
+
+def _can_fuse(parameters: dict[str, Tensor]) -> bool:
+    return all(p.device.type in ("cpu", "cuda", "mps") for p in parameters.values())
+
+
+def clip(parameters: list[Tensor], largest: float) -> Tensor:
+    """Scale all gradients together so that their global norm is at most `largest`; returns the norm before."""
+    return nn.utils.clip_grad_norm_(parameters, largest, foreach=True)
+
+
+def schedule(kind: str, warmup: float) -> Callable[[float], float]:
+    """The learning rate as a share of its peak, as a continuous function of progress in [0, 1]; 0 at 1.
+
+    Args:
+        kind: "linear", "cosine", or "warmup-stable-decay" (Hu et al. 2024, section 4: falls in the last fifth).
+        warmup: share of the budget over which it rises linearly from 0.
+    """
+
+    def after(x: float) -> float:
+        if kind == "linear":
+            return 1 - x
+        if kind == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * x))
+        return min(1.0, (1 - x) / 0.2)
+
+    def factor(progress: float) -> float:
+        if progress < warmup:
+            return progress / warmup
+        return max(0.0, after((progress - warmup) / (1 - warmup)))
+
+    return factor

@@ -1,0 +1,198 @@
+"""One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
+
+import json
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+from data_prep import command_line
+from data_prep.preparation import prepare, say
+from data_prep.prepared import PreparedCorpus, write_json, write_text
+from model import ModelError, parameter_count
+from model.huggingface import read_config
+
+from .batches import Batches, Position
+from .budget import Budget
+from .build import make_data, make_model, make_objective, make_optimizer, open_checkpoint, precision_context
+from .checkpoint import Checkpoints, commit_folder, load_optimizer, save_model_folder
+from .errors import PretrainError
+from .evaluate import Evaluation, EvaluationPlan
+from .loop import Counters, Run, train
+from .model_card import model_card
+from .optimizer import schedule
+from .plots import draw_curves
+from .progress import MetricsFile, Progress, results_table
+from .resolve import SETTINGS_FILE, as_before, out_folder, resolve
+from .settings import PretrainSettings
+
+_METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
+            "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
+
+
+def pretrain(settings: PretrainSettings) -> Path:
+    """Run, or go on with, a pretraining; returns its output folder.
+
+    Raises:
+        PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
+    """
+    out = out_folder(settings)
+    before = as_before(settings, out)
+    if before is None:
+        settings = resolve(settings, base_config(settings))
+    else:
+        settings = before
+    if is_finished(settings, out):
+        say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
+        return out
+    created = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            Pretraining(settings, out).run()
+    except Timeout as error:
+        raise PretrainError(f"another process is writing {out}: wait for it, or give another --out") from error
+    finally:
+        # A run that was refused before it began leaves no folder behind.
+        if created and not any(entry.name != ".lock" for entry in out.iterdir()):
+            shutil.rmtree(out)
+    return out
+
+
+def base_config(settings: PretrainSettings):
+    """The config of the model that `--init-from` names, None without it."""
+    if settings.init_from is None:
+        return None
+    try:
+        return read_config(Path(settings.init_from))
+    except ModelError as error:
+        raise PretrainError(str(error)) from error
+
+
+def is_finished(settings: PretrainSettings, out: Path) -> bool:
+    """Whether `out` holds the results of this budget."""
+    try:
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(results, dict) and results.get("budget") == settings.budget
+
+
+def open_corpus(settings: PretrainSettings, out: Path) -> PreparedCorpus:
+    """The prepared corpus that `--prepared` names, or the one of `--corpus`, prepared now unless it is there."""
+    if settings.prepared:
+        return PreparedCorpus(settings.prepared)
+    prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
+    return prepare(prep, settings.examples, out / "prepared")
+
+
+def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluation, corpus_tokens: int) -> float:
+    """About how many examples a counted budget comprises; 0 for a time budget."""
+    per_token = len(evaluation.examples) / max(1, int(evaluation.examples.lengths().sum()))
+    rates = {"steps": settings.batch_size, "epochs": corpus_tokens * per_token, "tokens": per_token, "seconds": 0}
+    return budget.amount * rates[budget.unit]
+
+
+class Pretraining:
+    """The parts of one run and the order in which they act."""
+
+    def __init__(self, settings: PretrainSettings, out: Path):
+        self.settings, self.out = settings, out
+        self.prepared = open_corpus(settings, out)
+        self.objective = make_objective(settings, self.prepared)
+        self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective)
+        tokenizer = self.prepared.folder / "tokenizer"
+        self.checkpoints = Checkpoints(out / "checkpoints", tokenizer, settings.keep_checkpoints)
+
+    def run(self) -> None:
+        latest = self.checkpoints.latest()
+        began = time.monotonic()
+        if latest:
+            model, state = open_checkpoint(latest, self.settings, self.prepared)
+            say(f"Going on from {latest}.")
+        else:
+            model, state = make_model(self.settings, self.prepared), {}
+        model.to(self.settings.device)
+        plan = self._evaluation_plan(model, state)
+        run = self._make_run(model, state, plan, 0.0 if latest else time.monotonic() - began)
+        if latest:
+            load_optimizer(latest, run.optimizer)
+        write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
+        self._introduce(run)
+        batches = Batches(self.stream, self.maker, self.settings.batch_size, Position(**state.get("position", {})))
+        train(run, batches, self.objective, self.evaluation)
+        if self.checkpoints.latest() != self.checkpoints.path(run.counters.step):
+            run.save(batches.position)
+        results = self.evaluation(model, plan.final)
+        run.progress.evaluation(run.counters, results)
+        run.progress.close()
+        self._finish(run, results)
+
+    def _evaluation_plan(self, model, state: dict) -> EvaluationPlan:
+        if "evaluation" in state:
+            return EvaluationPlan(**state["evaluation"])
+        budget = Budget.parse(self.settings.budget)
+        examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
+        return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
+
+    def _make_run(self, model, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
+        settings = self.settings
+        counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
+        metrics = MetricsFile(self.out / "metrics.jsonl", from_step=counters.step)
+        return Run(
+            model=model,
+            optimizer=make_optimizer(settings, model),
+            budget=Budget.parse(settings.budget),
+            rate=lambda progress: settings.learning_rate * schedule(settings.schedule, settings.warmup)(progress),
+            precision=precision_context(settings),
+            device=torch.device(settings.device),
+            checkpoints=self.checkpoints,
+            progress=Progress(metrics, settings.log_every, lambda rows: draw_curves(rows, self.out / "curves.png")),
+            clip_norm=settings.clip_norm,
+            evaluations=settings.evaluations,
+            evaluation_examples=plan.during,
+            checkpoint_every=Budget.parse(settings.checkpoint_every),
+            seed=settings.examples.seed,
+            reserve=plan.reserve,
+            describe={"prepared": self.prepared.digest, "evaluation": asdict(plan)},
+            counters=counters,
+        )
+
+    def _introduce(self, run: Run) -> None:
+        """Say what was chosen."""
+        settings, config = self.settings, run.model.config
+        say(
+            f"Training {parameter_count(config):,} parameters ({config.num_hidden_layers} layers x "
+            f"{config.hidden_size}, vocabulary {config.vocab_size:,}) for {settings.budget}: "
+            f"{settings.batch_size} examples a step, "
+            f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
+        )
+        if run.counters.step and run.used() < 1 and settings.schedule != "warmup-stable-decay":
+            finished = (self.out / "results.json").exists()
+            if finished:
+                say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
+
+    def _finish(self, run: Run, found: dict) -> None:
+        """Write the model folder, then results.json, and say what to type next."""
+        results = {
+            "validation": {name: found.get(name) for name in _METRICS},
+            "steps": run.counters.step,
+            "tokens": run.counters.tokens,
+            "seconds": round(run.counters.seconds, 1),
+            "skipped_steps": run.counters.skipped,
+            "budget": self.settings.budget,
+        }
+        settings = command_line.as_dict(self.settings)
+        language = self.settings.prep.language
+        card = model_card(run.model.config, settings, self.prepared.manifest, results, language)
+        temporary = self.out / ".final.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        save_model_folder(run.model, self.prepared.folder / "tokenizer", temporary, card)
+        commit_folder(temporary, self.out / "final")
+        write_json(self.out / "results.json", results)
+        say(f"\n{results_table(results)}\n")
+        say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")
+        say(f'  python -m pretrain.fill_mask --model {self.out / "final"} "One word is [MASK] here."')

@@ -1,0 +1,126 @@
+"""What a person and a program see of a run: one progress bar, metrics.jsonl, the table at the end."""
+
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+# Without a terminal a line is printed at least this often (share of the budget).
+_LINES = 20
+
+
+class MetricsFile:
+    """metrics.jsonl: a row every few steps, a row an evaluation. Going on from a step drops the rows after it."""
+
+    def __init__(self, path: Path, from_step: int):
+        self.path = path
+        kept = [line for line in self._lines() if json.loads(line)["step"] <= from_step]
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        temporary.replace(path)
+
+    def _lines(self) -> list[str]:
+        """Whole rows; a last line that was cut short by a crash is none."""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        return text.split("\n")[:-1]
+
+    def write(self, row: dict) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict]:
+        return [json.loads(line) for line in self._lines()]
+
+
+class Progress:
+    """Shows and records a run.
+
+    Args:
+        metrics: where rows go.
+        log_every: steps between rows.
+        after_evaluation: called with all rows after each evaluation (draws the curves).
+    """
+
+    def __init__(self, metrics: MetricsFile, log_every: int, after_evaluation):
+        self.metrics, self.log_every, self.after_evaluation = metrics, log_every, after_evaluation
+        self._bar = tqdm(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {postfix}")
+        self._since = None
+        self._printed = -1
+
+    def step(self, counters, losses: dict[str, float], rate: float, norm: float, seconds: float, used: float) -> None:
+        """Take note of a step: its losses, learning rate, gradient norm; seconds and share of the budget used."""
+        for name, value in losses.items():
+            counters.losses[name] = counters.losses.get(name, 0.0) + value
+        counters.losses["steps"] = counters.losses.get("steps", 0) + 1
+        speed = self._speed(counters, seconds)
+        if counters.step % self.log_every == 0:
+            steps = counters.losses.pop("steps")
+            means = {f"{name}_loss": value / steps for name, value in counters.losses.items()}
+            row = {"step": counters.step, "epoch": counters.epochs, "tokens": counters.tokens, **means}
+            row |= {"learning_rate": rate, "grad_norm": norm, "skipped": counters.skipped}
+            row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed)}
+            self.metrics.write(row)
+            counters.losses = {}
+            self._show(row, seconds, used)
+
+    def _speed(self, counters, seconds: float) -> float:
+        """Tokens a second since this process began to train."""
+        if self._since is None:
+            self._since = (counters.tokens, seconds)
+            return 0.0
+        tokens, start = self._since
+        return (counters.tokens - tokens) / max(1e-9, seconds - start)
+
+    def _show(self, row: dict, seconds: float, used: float) -> None:
+        losses = "  ".join(f"{name[:-5]} {row[name]:.3f}" for name in row if name.endswith("_loss"))
+        left = clock(seconds * (1 - used) / max(used, 1e-9))
+        line = f"step {row['step']:,}  {losses}  lr {row['learning_rate']:.1e}  "
+        line += f"{row['tokens_per_second']:,} tokens/s  {left} left"
+        self._bar.set_postfix_str(line, refresh=False)
+        self._bar.update(used - self._bar.n)
+        if self._bar.disable and int(used * _LINES) > self._printed:
+            self._printed = int(used * _LINES)
+            print(f"{used:4.0%}  {line}", flush=True)
+
+    def evaluation(self, counters, results: dict[str, float]) -> None:
+        """Record held-out results and say them beside their baselines."""
+        self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
+        text = f"held-out MLM loss {results['mlm_loss']:.3f} (unigram {results['unigram_entropy']:.3f})"
+        text += f", accuracy {results['mlm_accuracy']:.1%}"
+        if "nsp_accuracy" in results:
+            text += f", NSP accuracy {results['nsp_accuracy']:.1%} (majority {results['nsp_majority']:.1%})"
+        self._bar.write(f"step {counters.step:,}: {text}", file=sys.stdout)
+        sys.stdout.flush()
+        self.after_evaluation(self.metrics.rows())
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person reads them: 45 s, 3 min 05 s, 2 h 10 min."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def results_table(results: dict) -> str:
+    """The held-out results of a finished run beside their baselines, as text."""
+    found = results["validation"]
+    rows = [
+        ("MLM loss (nats)", f"{found['mlm_loss']:.3f}", f"{found['unigram_entropy']:.3f}  word frequencies alone"),
+        ("MLM perplexity", f"{found['mlm_perplexity']:,.0f}", ""),
+        ("MLM accuracy", f"{found['mlm_accuracy']:.1%}", f"{found['most_frequent_accuracy']:.1%}  always one word"),
+    ]
+    if found["nsp_accuracy"] is not None:
+        rows.append(("NSP loss (nats)", f"{found['nsp_loss']:.3f}", "0.693  guessing"))
+        majority = f"{found['nsp_majority']:.1%}  always one answer"
+        rows.append(("NSP accuracy", f"{found['nsp_accuracy']:.1%}", majority))
+    lines = [f"{'held-out text':<18}{'this model':>12}   baseline"]
+    lines += [f"{name:<18}{value:>12}   {baseline}" for name, value, baseline in rows]
+    lines.append(f"{results['steps']:,} steps, {results['tokens']:,} tokens in {clock(results['seconds'])}")
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""From what a person asked to what is done: `auto` values, the output folder, and an earlier run found in it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import yaml
+
+from data_prep import command_line
+from model import PRESETS, BertConfig
+
+from .budget import Budget
+from .errors import PretrainError
+from .optimizer import peak_learning_rate
+from .settings import PretrainSettings
+
+SETTINGS_FILE = "settings.yaml"
+# These do not decide the result, or, like the corpus, are compared by content elsewhere.
+_MAY_DIFFER = {
+    "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer", "init_from",
+    "checkpoint_every", "keep_checkpoints", "log_every", "budget",
+}  # fmt: skip
+
+
+def out_folder(settings: PretrainSettings) -> Path:
+    """`--out`, or runs/ and the name of the corpus."""
+    if settings.out != "auto":
+        return Path(settings.out)
+    source = settings.prepared or settings.prep.corpus[0]
+    name = Path(source.removeprefix("hub:")).name.split(".")[0].strip("*?[] ")
+    return Path("runs") / (name or "corpus")
+
+
+def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> PretrainSettings:
+    """Choose every `auto` that concerns training.
+
+    Args:
+        config: of the model to continue from, if there is one.
+
+    Raises:
+        PretrainError: the device is not there, or the preset is unknown.
+    """
+    device = _device(settings.device)
+    on_gpu = device == "cuda"
+    preset = settings.preset
+    if preset == "auto" and config is None:
+        preset = "base" if on_gpu else "mini"
+    if config is None and preset not in PRESETS:
+        raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
+    hidden_size = config.hidden_size if config else BertConfig.from_preset(preset, vocab_size=128).hidden_size
+    optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
+    chosen = {
+        "budget": "4m" if settings.prep.corpus == ("builtin",) and not settings.prepared else "30m",
+        "batch_size": 256 if on_gpu else 32,
+        "micro_batch_tokens": 65_536 if on_gpu else 8_192,
+        "learning_rate": peak_learning_rate(optimizer, hidden_size),
+        "precision": "bf16" if _computes_in_bf16(device) else "fp32",
+    }
+    automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
+    out = str(out_folder(settings))
+    return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def _device(wanted: str) -> str:
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if not there[wanted]:
+        found = ", ".join(name for name, is_there in there.items() if is_there)
+        raise PretrainError(f"--device {wanted} is not there on this machine: use one of {found}")
+    return wanted
+
+
+def _computes_in_bf16(device: str) -> bool:
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported() and _has_bf16_instructions()
+
+
+def _has_bf16_instructions() -> bool:
+    """Without them oneDNN computes bf16 in float32 with conversions, slower than float32 itself."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def nearest(word: str, names: list[str]) -> str:
+    """A remedy for a name that does not exist: the nearest one, and all of them."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, names, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    return f"{guess}there are {', '.join(names)}"
+
+
+def as_before(settings: PretrainSettings, out: Path) -> PretrainSettings | None:
+    """The settings of the run that `out` holds, brought up to what is asked now; None if it holds no run.
+
+    Raises:
+        PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
+    """
+    path = out / SETTINGS_FILE
+    if not path.exists():
+        left = [entry for entry in out.iterdir() if entry.name not in ("prepared", ".lock")] if out.exists() else []
+        if left:
+            raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
+        return None
+    if settings.resume == "never":
+        raise PretrainError(f"{out} holds a run already: give another --out, or leave --resume never out")
+    before = _read(path)
+    now = command_line.as_dict(settings)
+    now |= {name: before[name] for name, value in now.items() if value == "auto" and name in before}
+    comparable = [{k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (before, now)]
+    found = command_line.differences(*comparable)
+    if now["budget"] != before["budget"] and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
+        found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow)")
+    if found:
+        raise PretrainError(
+            f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
+        )
+    return command_line.from_dict(PretrainSettings, now, source=str(path))
+
+
+def _read(path: Path) -> dict:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise PretrainError(f"{path} is damaged: give another --out, or remove that folder") from error
+    if not isinstance(content, dict) or "budget" not in content:
+        raise PretrainError(f"{path} is not the settings of a run: give another --out")
+    return content
+
+
+def _extends(before: Budget, now: Budget) -> bool:
+    return now.unit == before.unit and now.amount >= before.amount

@@ -1,0 +1,110 @@
+"""What a person may decide about a training run."""
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from data_prep.settings import ExampleSettings, PrepSettings
+
+from .budget import Budget
+from .errors import PretrainError
+
+_RANGES = {
+    "learning_rate": (1e-9, 1),
+    "warmup": (0, 0.9),
+    "dropout": (0, 0.9),
+    "weight_decay": (0, 1),
+    "clip_norm": (1e-6, 1e6),
+}
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
+
+    budget: str = "auto"
+    """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m on the built-in corpus, else 30m."""
+    batch_size: int | Literal["auto"] = "auto"
+    """Examples of one optimizer step. auto: 32 on a CPU, 256 on a GPU."""
+    micro_batch_tokens: int | Literal["auto"] = "auto"
+    """Tokens computed at once: bounds the memory, not the result. auto: 8,192 on a CPU, 65,536 on a GPU."""
+    optimizer: Literal["auto", "adamw", "muon"] = "auto"
+    """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
+    learning_rate: float | Literal["auto"] = "auto"
+    """Peak learning rate. auto: by optimizer and model size."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and LayerNorms have none."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient, over all parameters together."""
+    schedule: Literal["linear", "cosine", "warmup-stable-decay"] = "linear"
+    """How the learning rate falls after the warm-up; always to 0 at the end of the budget."""
+    warmup: float = 0.1
+    """Share of the budget over which the learning rate rises."""
+    dropout: float = 0.0
+    """Dropout on embeddings, sublayers and attention weights."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Arithmetic of matrix products. auto: bf16 where the hardware computes in it."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute. auto: cuda, else cpu."""
+    evaluations: int = 10
+    """Held-out evaluations during the run, evenly over the budget; each is followed by a checkpoint."""
+    checkpoint_every: str = "10m"
+    """Time or steps between checkpoints besides."""
+    keep_checkpoints: int = 2
+    """How many of the latest checkpoints stay, besides the best."""
+    log_every: int = 10
+    """Steps between rows of metrics.jsonl."""
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on with a run of the same settings found in the output folder; never: refuse a used folder."""
+
+    def __post_init__(self):
+        if self.budget != "auto":
+            Budget.parse(self.budget)
+        if Budget.parse(self.checkpoint_every, "--checkpoint-every").unit not in ("seconds", "steps"):
+            raise PretrainError(
+                f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
+            )
+        for name in ("batch_size", "micro_batch_tokens", "keep_checkpoints", "log_every", "evaluations"):
+            value = getattr(self, name)
+            if value != "auto" and value < 1:
+                raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value != "auto" and not low <= value <= high:
+                raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
+
+
+@dataclass(frozen=True)
+class PretrainSettings(LoopSettings):
+    """Settings of `python -m pretrain.run`."""
+
+    out: str = "auto"
+    """Folder of the run. auto: runs/NAME OF THE CORPUS."""
+    prepared: str | None = None
+    """Train on this prepared corpus (a folder that data_prep wrote) and prepare nothing."""
+    preset: str = "auto"
+    """Model size: tiny (2 layers x 128), mini (4x256), small (4x512), medium (8x512), base (12x768), large (24x1024).
+    auto: mini on a CPU, base on a GPU."""
+    init_from: str | None = None
+    """Continue from this BERT (our folder, or one of transformers); its sizes and tokenizer are kept."""
+    objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
+    """What to learn: masked words and next sentences, or masked words alone."""
+    dry_run: bool = False
+    """Read a sample, do two steps and an evaluation, print the plan, and stop."""
+    prep: PrepSettings = field(default_factory=PrepSettings)
+    examples: ExampleSettings = field(default_factory=ExampleSettings)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.prepared is not None:
+            for setting in fields(PrepSettings):
+                if getattr(self.prep, setting.name) != setting.default:
+                    option = setting.name.replace("_", "-")
+                    raise PretrainError(f"--{option} stands beside --prepared, which needs none: leave one out")
+        if self.init_from is not None:
+            beside = {
+                "preset": self.preset != "auto",
+                "vocab-size": self.prep.vocab_size != "auto",
+                "tokenizer": self.prep.tokenizer is not None,
+            }
+            for option in (option for option, given in beside.items() if given):
+                raise PretrainError(f"--{option} stands beside --init-from, which brings its own: leave one out")

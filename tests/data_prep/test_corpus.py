@@ -1,0 +1,380 @@
+import csv
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from data_prep.corpus import Corpus
+from data_prep.errors import PrepError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+LONG = "It was a long line of many words about nothing at all. " * 6
+ROWS = [
+    {"id": "1", "text": "First text.\nIts second line.", "who": "a"},
+    {"id": "2", "text": "  ", "who": "b"},
+    {"id": "3", "text": 'Third, with "quotes"', "who": "a"},
+]
+
+
+def needs(name: str):
+    return pytest.mark.skipif(not (DATA / name).is_dir(), reason=f"{name} is not on this machine")
+
+
+def read(*paths, **settings) -> list[list[str]]:
+    return [document.lines for document in Corpus([str(path) for path in paths], **settings).documents()]
+
+
+def refused(path, message: str, **settings) -> None:
+    """Making the corpus or reading it fails with a message that matches, and never shows a folder's full path."""
+    with pytest.raises(PrepError, match=message):
+        list(Corpus([str(path)], **settings).documents())
+
+
+def write_rows(folder: Path, ending: str) -> Path:
+    path = folder / f"rows.{ending}"
+    if ending == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+        return path
+    with (
+        gzip.open(path, "wt", encoding="utf-8", newline="")
+        if ending.endswith("gz")
+        else path.open("w", encoding="utf-8", newline="") as file
+    ):
+        if ending.startswith("jsonl"):
+            file.writelines(json.dumps(row) + "\n" for row in ROWS)
+        else:
+            writer = csv.DictWriter(file, ROWS[0])
+            writer.writeheader()
+            writer.writerows(ROWS)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "csv", "csv.gz", "parquet"])
+def test_a_row_is_a_document_whatever_the_format(tmp_path, ending):
+    corpus = Corpus([str(write_rows(tmp_path, ending))], group_column="who")
+    assert (corpus.rules.document, corpus.rules.text_column) == ("row", "text")
+    for _ in range(2):
+        documents = list(corpus.documents())
+        assert [document.lines for document in documents] == [
+            ["First text.", "Its second line."],
+            ['Third, with "quotes"'],
+        ]
+        assert [document.group for document in documents] == ["a", "a"]
+        assert corpus.empty_documents == 1
+        assert corpus.bytes_read == corpus.total_bytes == os.path.getsize(tmp_path / f"rows.{ending}")
+    place = {"jsonl": 3, "csv": 5, "parquet": 3}[ending.removesuffix(".gz")]
+    assert documents[1].source == f"rows.{ending}:{place}"
+
+
+def test_a_quote_in_tsv_is_a_letter(tmp_path):
+    (tmp_path / "a.tsv").write_text('label\ttext\n1\t"Unclosed quote.\n0\tNext.\n')
+    assert read(tmp_path / "a.tsv") == [['"Unclosed quote.'], ["Next."]]
+
+
+def test_csv_with_semicolons(tmp_path):
+    (tmp_path / "a.csv").write_text("id;text\n1;Commas, everywhere, here\n")
+    assert read(tmp_path / "a.csv") == [["Commas, everywhere, here"]]
+
+
+def test_blank_lines_between_blocks_separate_documents(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n\none\ntwo\n\n \nthree\nfour\nfive\n\nsix\nseven")
+    corpus = Corpus([str(path)])
+    assert corpus.rules.document == "blank-line"
+    assert [(d.lines, d.source) for d in corpus.documents()] == [
+        (["one", "two"], "a.txt:3"),
+        (["three", "four", "five"], "a.txt:7"),
+        (["six", "seven"], "a.txt:11"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "rule"),
+    [
+        (["a paragraph\n\nanother\n\na third\n\nfour\nfive"], "file"),
+        (["a\nb\n", "c\nd\n"], "file"),
+        (["a\nb\nc\n"], "file"),
+        ([(LONG + "\n") * 3], "line"),
+        ([(LONG + "\n") * 3, LONG], "file"),
+        (["a\nb\n", "c\nd\n\ne\nf"], "blank-line"),
+    ],
+)
+def test_what_a_document_is_found_from_the_text(tmp_path, texts, rule):
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text)
+    assert Corpus([str(tmp_path)]).rules.document == rule
+
+
+def test_a_document_as_asked(tmp_path):
+    (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    assert read(tmp_path, document="file") == [["a", "b", "c"]]
+    assert read(tmp_path, document="line") == [["a"], ["b"], ["c"]]
+    assert read(tmp_path, document="blank-line") == [["a", "b"], ["c"]]
+    corpus = Corpus([str(tmp_path)], document="file")
+    list(corpus.documents())
+    assert corpus.empty_documents == 1
+
+
+def test_lines_are_sentences_where_few_would_split_further(tmp_path):
+    path = tmp_path / "a.txt"
+    single, double = "This is one sentence.\n", "This is one. This is two.\n"
+    for share, rule in ((0.08, "sentence"), (0.12, "paragraph")):
+        path.write_text(double * int(100 * share) + single * int(100 * (1 - share)))
+        corpus = Corpus([str(path)])
+        assert corpus.rules.line == rule
+        assert len(corpus.rules.sentences()) == 2
+    assert Corpus([str(path)], line="sentence").rules.line == "sentence"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(st.sampled_from("aé가𝒳\n \r\t\u2028"), min_size=1, max_size=80),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32", "gb18030"]),
+)
+def test_lines_are_those_python_reads_whatever_the_encoding(tmp_path_factory, text, encoding):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    with path.open(encoding=encoding) as file:
+        expected = [line for line in map(str.strip, file) if line]
+    assert read(path, encoding=encoding, document="file") == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_characters_and_line_ends_across_the_edges_of_what_is_read_at_once(tmp_path, encoding):
+    lines = [f"{number} é가𝒳 " + "x" * (number % 7) for number in range(120_000)]
+    with (tmp_path / "a.txt").open("w", encoding=encoding, newline="") as file:
+        file.write("\r\n".join(lines))
+    assert read(tmp_path / "a.txt", encoding=encoding, document="file") == [[line.strip() for line in lines]]
+
+
+def test_a_byte_order_mark_is_no_text_and_crlf_is_a_line_end(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\r\n\r\nthree\rfour".encode())
+    assert read(tmp_path / "a.txt", document="blank-line") == [["one", "two"], ["three", "four"]]
+    (tmp_path / "a.csv").write_bytes("\ufefftext,id\r\none,1\r\n".encode())
+    assert read(tmp_path / "a.csv", text_column="text") == [["one"]]
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_text(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b \\ud83d\\ude00"}\n')
+    assert read(tmp_path / "a.jsonl") == [["a \ufffd b 😀"]]
+
+
+def test_folders_globs_and_files_give_each_file_once_in_order(tmp_path, monkeypatch):
+    for name in ("b.txt", "a/z.txt", "a/a.txt.gz", "a/notes.md", ".hidden/x.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(name.encode()) if name.endswith("gz") else name.encode())
+    corpus = Corpus([str(tmp_path), str(tmp_path / "b.txt"), str(tmp_path / "*.txt")])
+    assert [name for name, _ in corpus.files] == ["a/a.txt.gz", "a/z.txt", "b.txt"]
+    assert corpus.ignored == ["a/notes.md"]
+    assert [document.lines for document in corpus.documents()] == [["a/a.txt.gz"], ["a/z.txt"], ["b.txt"]]
+    monkeypatch.chdir(tmp_path)
+    assert read("**/*.txt*") == [["a/a.txt.gz"], ["a/z.txt"], ["b.txt"]]
+    assert read("b.txt", "a") == [["b.txt"], ["a/a.txt.gz"], ["a/z.txt"]]
+
+
+def test_the_digest_is_of_names_and_contents_not_of_places(tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text("text")
+        write_rows(tmp_path / folder, "jsonl.gz")
+    shutil.copy(tmp_path / "one" / "rows.jsonl.gz", tmp_path / "two")
+    first, second = (Corpus([str(tmp_path / folder)]) for folder in ("one", "two"))
+    assert first.digest() == first.digest() == second.digest()
+    (tmp_path / "two" / "a.txt").write_text("Text")
+    assert second.digest() != first.digest()
+    (tmp_path / "two" / "a.txt").write_text("text")
+    (tmp_path / "two" / "a.txt").rename(tmp_path / "two" / "b.txt")
+    assert Corpus([str(tmp_path / "two")]).digest() != first.digest()
+
+
+def test_missing_and_unusable_paths_say_what_is_there(tmp_path):
+    (tmp_path / "cases.txt").write_text("a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "slides.pdf").write_text("a")
+    (tmp_path / "zero.txt").write_text("")
+    refused(tmp_path / "case.txt", r"case\.txt does not exist; the nearest name in its folder is cases\.txt")
+    refused(tmp_path / "no" / "a.txt", "does not exist: there is no folder .*no")
+    refused(tmp_path / "slides.pdf", r"slides\.pdf is of no known format; give .*\.jsonl.*\.parquet")
+    refused(tmp_path / "empty", r"empty holds no file that can be read \(nothing is there\); give .*\.txt")
+    refused(tmp_path / "*.pdf", r"\(1 files of other formats\)")
+    refused(tmp_path / "zero.txt", r"^zero\.txt holds no bytes at all")
+    with pytest.raises(PrepError, match="No text is named"):
+        Corpus([])
+
+
+@pytest.mark.parametrize("name", ["bad.txt", "bad.txt.gz"])
+def test_an_invalid_byte_is_named_with_its_place(tmp_path, name):
+    # Behind the first megabyte, after a character that lies across its edge.
+    content = b"x" * ((1 << 20) - 1) + "é".encode() + b"\n" + b"caf\xe9 au lait\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    place = content.index(b"\xe9 au")
+    refused(tmp_path / name, rf"^{name} is not valid utf-8 at byte {place} \(0xe9\): .*--encoding")
+
+
+def test_a_character_cut_off_at_the_end_is_named_with_its_place(tmp_path):
+    (tmp_path / "a.txt").write_bytes("abc é".encode()[:-1])
+    refused(tmp_path / "a.txt", r"a\.txt is not valid utf-8 at byte 4 \(0xc3\)")
+
+
+def test_encodings_that_do_not_fit(tmp_path):
+    (tmp_path / "wide.txt").write_text("text", encoding="utf-16")
+    (tmp_path / "bare.txt").write_text("text", encoding="utf-16-le")
+    (tmp_path / "data.txt").write_bytes(b"PK\x03\x04\x00\x00")
+    refused(tmp_path / "wide.txt", r"wide\.txt is utf-16 text, not utf-8: pass --encoding utf-16")
+    refused(tmp_path / "bare.txt", "no byte order mark; pass --encoding utf-16-le", encoding="utf-16")
+    refused(tmp_path / "data.txt", r"data\.txt looks like a binary file \(a zero byte at 4\)")
+    refused(tmp_path / "wide.txt", '"utf8x" is not a text encoding; pass --encoding .*utf8', encoding="utf8x")
+    refused(tmp_path / "wide.txt", '"rot13" is not a text encoding', encoding="rot13")
+
+
+def test_damaged_files_are_named(tmp_path):
+    whole = gzip.compress(os.urandom(50_000).hex().encode())
+    (tmp_path / "cut.txt.gz").write_bytes(whole[:-9000])
+    (tmp_path / "not.txt.gz").write_text("plain text")
+    (tmp_path / "flipped.txt.gz").write_bytes(whole[:20_000] + b"\xff" * 50 + whole[20_050:])
+    (tmp_path / "a.parquet").write_text("not parquet")
+    for name in ("cut", "not", "flipped"):
+        refused(tmp_path / f"{name}.txt.gz", rf"^{name}\.txt\.gz is cut off or damaged .*; copy it")
+    refused(tmp_path / "a.parquet", r"^a\.parquet cannot be read as parquet .*; write it again")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "a.txt").chmod(0)
+    refused(tmp_path / "a.txt", r"^a\.txt cannot be read \(Permission denied\)")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": "a"}\n\n{"text": "b"\n', r"^a\.jsonl:3 is not valid JSON .*one object"),
+        ("a.jsonl", '{"text": "a"}\n["b"]\n', r"^a\.jsonl:2 is not a JSON object"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": 5}\n',
+            r'^a\.jsonl:2 has 5 in the column "text", .*--text-column',
+        ),
+        ("a.jsonl", '{"text": "a"}\n{"text": 0}\n', r'^a\.jsonl:2 has 0 in the column "text"'),
+        (
+            "a.csv",
+            'text,id\n"a\nb",1\nc,d,2\n',
+            r"^a\.csv:4 has 3 fields where the first line has 2: .*quotes",
+        ),
+        ("a.csv", 'text,id\na,1\n"b,2\nc,3\n', r"^a\.csv:3 is not valid csv .*unclosed quote"),
+        ("a.tsv", "text\tid\na\t1\nb\n", r"^a\.tsv:3 has 1 fields where the first line has 2"),
+    ],
+)
+def test_broken_rows_are_named_with_their_line(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    refused(tmp_path / name, message, text_column="text")
+
+
+def test_the_text_column_is_found_or_asked_for(tmp_path):
+    def column(row, **settings) -> str | None:
+        (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+        return Corpus([str(tmp_path / "a.jsonl")], **settings).rules.text_column
+
+    assert column({"id": "x" * 50, "abstract": "b", "content": "a"}) == "content"
+    assert column({"text": 5, "abstract": "b"}) == "abstract"
+    assert column({"id": 7, "note": "b"}) == "note"
+    assert column({"title": "ab", "note": "abc", "tag": "x"}) == "note"
+    assert column({"text": "ab", "note": "abc"}, text_column="note") == "note"
+    with pytest.raises(PrepError, match=r"a\.jsonl has no column of text among id, size"):
+        column({"id": 7, "size": 8})
+    with pytest.raises(PrepError, match=r'no column "txt" but id, text; pass --text-column text'):
+        column({"id": 7, "text": "a"}, text_column="txt")
+    with pytest.raises(
+        PrepError, match=r'no column "patients" but patient, text; pass --group-column patient'
+    ):
+        column({"patient": 7, "text": "a"}, group_column="patients")
+
+
+def test_a_later_file_without_the_column_is_an_error_not_an_empty_file(tmp_path):
+    for number in range(40):
+        row = {"body": "b"} if number == 39 else {"text": "a"}
+        (tmp_path / f"{number:02}.jsonl").write_text(json.dumps(row) + "\n")
+    refused(tmp_path, r'^39\.jsonl has no column "text" but body')
+
+
+def test_options_with_nothing_to_act_on_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    write_rows(tmp_path, "jsonl")
+    refused(tmp_path / "a.txt", r"--group-column who has nothing to act on: a\.txt", group_column="who")
+    refused(tmp_path / "a.txt", "--text-column who has nothing to act on", text_column="who")
+    refused(tmp_path / "rows.jsonl", r"--document line is for \.txt files", document="line")
+    refused(tmp_path / "a.txt", "not one of auto, file", document="page")
+    refused(tmp_path / "a.txt", "not one of auto, sentence", line="word")
+    refused(tmp_path / "a.txt", "is not a language code", language="Klingon")
+
+
+def test_a_data_set_folder_is_read_without_a_network(tmp_path):
+    (tmp_path / "set").mkdir()
+    shutil.move(write_rows(tmp_path, "jsonl"), tmp_path / "set" / "train.jsonl")
+    corpus = Corpus([f"hub:{tmp_path / 'set'}"], group_column="who")
+    documents = list(corpus.documents())
+    assert [document.lines for document in documents] == [
+        ["First text.", "Its second line."],
+        ['Third, with "quotes"'],
+    ]
+    assert [document.source for document in documents] == ["set:1", "set:3"]
+    assert [document.group for document in documents] == ["a", "a"]
+    assert (corpus.total_bytes, corpus.empty_documents, corpus.digest()) == (0, 1, corpus.digest())
+    refused(f"hub:{tmp_path / 'set'}:test", 'hub:set:test has no split "test"; write one of train')
+    refused(f"hub:{tmp_path / 'nothing'}", "hub:.* cannot be opened")
+
+
+def test_a_saved_data_set_is_read(tmp_path):
+    import datasets
+
+    saved = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict({"a": saved, "b": saved.select([2])}).save_to_disk(tmp_path / "saved")
+    assert read(f"hub:{tmp_path / 'saved'}:b") == [['Third, with "quotes"']]
+
+
+def test_the_built_in_corpus_is_paragraphs(monkeypatch):
+    from data_prep import builtin
+
+    monkeypatch.setattr(builtin, "PACKAGES", ())
+    builtin._modules.cache_clear()
+    corpus = Corpus(["builtin"])
+    assert corpus.rules.line == "paragraph" and corpus.files == [("builtin", 0)]
+    assert [document.source for document in corpus.documents()] == [name for name, _ in builtin.documents()]
+    assert corpus.digest() == Corpus(["builtin"]).digest()
+    builtin._modules.cache_clear()
+
+
+@needs("pmc-rct-text")
+def test_articles_with_a_sentence_a_line():
+    corpus = Corpus([str(DATA / "pmc-rct-text" / "validation.txt.gz")])
+    assert (corpus.rules.document, corpus.rules.line) == ("blank-line", "sentence")
+    documents = list(corpus.documents())
+    assert len(documents) == 245
+    assert sum(len(document.lines) for document in documents) + 244 == 42378
+
+
+@needs("english-novels-a")
+def test_novels_with_a_paragraph_a_line():
+    corpus = Corpus([str(DATA / "english-novels-a" / "validation.txt.gz")])
+    assert (corpus.rules.document, corpus.rules.line) == ("blank-line", "paragraph")
+    documents = list(corpus.documents())
+    assert len(documents) == 2
+    assert sum(len(" ".join(document.lines).split()) for document in documents) == 322414
+
+
+@needs("nsmc-ko")
+def test_reviews_in_rows():
+    corpus = Corpus([str(DATA / "nsmc-ko" / "validation.jsonl.gz")], language="ko", group_column="label")
+    documents = list(corpus.documents())
+    assert (corpus.rules.document, corpus.rules.text_column) == ("row", "text")
+    assert len(documents) + corpus.empty_documents == 5000
+    assert {document.group for document in documents} == {"positive", "negative"}

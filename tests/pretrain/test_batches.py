@@ -1,0 +1,115 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_prep.encode import assemble_shards
+from data_prep.settings import ExampleSettings
+from pretrain.batches import BatchMaker, Batches, ExampleStream, Position
+
+SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+
+
+@pytest.fixture(scope="module")
+def stream(prepared):
+    """A stream over more shards than are mixed at a time."""
+    shards = split_into_shards(prepared.train[0], 6)
+    return ExampleStream(shards, prepared.tokenizer, ExampleSettings(sequence_length=48, seed=3), True)
+
+
+def split_into_shards(shard, count):
+    from data_prep.encode import Block
+
+    starts, documents = shard.sentence_starts.astype(np.int64), shard.document_starts
+    blocks = []
+    for first in range(shard.num_documents):
+        begin, end = documents[first], documents[first + 1]
+        lengths = np.diff(starts[begin : end + 1]).astype(np.int32)
+        blocks.append(Block(shard.ids[starts[begin] : starts[end]], lengths, np.array([end - begin], np.int32), 0, 1))
+    shards = list(assemble_shards(blocks, shard_bytes=len(blocks) // count))
+    assert len(shards) >= count
+    return shards
+
+
+def identities(examples):
+    return list(zip(examples.shard.tolist(), examples.a_start.tolist(), examples.key.tolist(), strict=True))
+
+
+def epoch_identities(stream, epoch):
+    return [i for index in range(len(stream.shards)) for i in identities(stream.shard_examples(index, epoch))]
+
+
+def first_examples(stream, batch_size, count, start=Position()):
+    batches = islice(stream.batches(batch_size, start), -(-count // batch_size))
+    return [i for examples, _ in batches for i in identities(examples)][:count]
+
+
+def test_every_example_comes_once_an_epoch_and_epochs_differ(stream):
+    first, second = epoch_identities(stream, 0), epoch_identities(stream, 1)
+    seen = first_examples(stream, 7, len(first) + len(second))
+    assert sorted(seen[: len(first)]) == sorted(first)
+    assert sorted(seen[len(first) :]) == sorted(second)
+    assert seen[: len(first)] != first
+
+
+@SHARED_FIXTURE
+@given(st.integers(1, 50), st.integers(1, 50))
+def test_the_order_does_not_depend_on_the_batch_size(stream, one, other):
+    assert first_examples(stream, one, 200) == first_examples(stream, other, 200)
+
+
+@SHARED_FIXTURE
+@given(st.integers(1, 40), st.integers(0, 30))
+def test_any_position_is_taken_up_exactly(stream, batch_size, done):
+    batches = list(islice(stream.batches(batch_size, Position()), done + 3))
+    start = batches[done - 1][1] if done else Position()
+    again = list(islice(stream.batches(batch_size, start), 3))
+    for (expected, expected_position), (found, position) in zip(batches[done:], again, strict=True):
+        assert identities(found) == identities(expected)
+        assert position == expected_position
+
+
+def test_the_seed_decides_the_order(stream):
+    other = ExampleStream(stream.shards, stream.tokenizer, ExampleSettings(sequence_length=48, seed=4), True)
+    assert first_examples(stream, 8, 40) != first_examples(other, 8, 40)
+
+
+def test_an_epoch_uses_every_token_of_the_corpus(stream, prepared):
+    maker = BatchMaker(stream.shards, prepared.tokenizer, "token", 4096)
+    batches = Batches(stream, maker, len(epoch_identities(stream, 0)), Position())
+    next(batches)
+    assert batches.position.content_tokens == stream.num_tokens
+    assert batches.epochs == 1.0
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 500, 10**6])
+def test_micro_batches_divide_a_batch_and_change_nothing(stream, prepared, tokens):
+    examples, _ = next(stream.batches(24, Position()))
+    whole = BatchMaker(stream.shards, prepared.tokenizer, "token", 10**9).packed(examples)
+    parts = list(BatchMaker(stream.shards, prepared.tokenizer, "token", tokens).micro_batches(examples))
+    assert all(part.num_tokens <= tokens or part.num_sequences == 1 for part in parts)
+    assert rows(whole) == sorted(row for part in parts for row in rows(part))
+
+
+def rows(batch):
+    """Each example as plain numbers: its ids after masking, its targets, its label."""
+    found = []
+    starts = batch.sequence_starts.tolist()
+    for number, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        mine = (batch.masked_positions >= start) & (batch.masked_positions < end)
+        targets = (batch.masked_positions[mine] - start).tolist(), batch.masked_labels[mine].tolist()
+        found.append((batch.input_ids[start:end].tolist(), *targets, int(batch.next_sentence_labels[number])))
+    return sorted(found)
+
+
+def test_a_packed_batch_is_what_the_model_takes(stream, prepared):
+    examples, _ = next(stream.batches(9, Position()))
+    batch = BatchMaker(stream.shards, prepared.tokenizer, "whole-word", 4096).packed(examples)
+    lengths = torch.diff(batch.sequence_starts)
+    assert batch.max_sequence_length == int(lengths.max()) <= 48
+    assert batch.position_ids[batch.sequence_starts[:-1].long()].tolist() == [0] * 9
+    assert (batch.input_ids[batch.sequence_starts[:-1].long()] == prepared.tokenizer.cls_id).all()
+    assert (batch.input_ids[batch.sequence_starts[1:].long() - 1] == prepared.tokenizer.sep_id).all()

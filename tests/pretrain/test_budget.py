@@ -1,0 +1,40 @@
+import pytest
+
+from pretrain.budget import Budget
+from pretrain.errors import PretrainError
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "unit"),
+    [
+        ("30m", 1800, "seconds"),
+        ("2h", 7200, "seconds"),
+        ("1.5h", 5400, "seconds"),
+        ("90s", 90, "seconds"),
+        ("2d", 172_800, "seconds"),
+        ("5000steps", 5000, "steps"),
+        ("1step", 1, "steps"),
+        ("5ksteps", 5000, "steps"),
+        ("3epochs", 3, "epochs"),
+        ("0.5epochs", 0.5, "epochs"),
+        ("1Btokens", 1e9, "tokens"),
+        ("20 M tokens", 2e7, "tokens"),
+    ],
+)
+def test_budgets_are_read(text, amount, unit):
+    assert Budget.parse(text) == Budget(amount, unit)
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "30 parsecs", "-3steps", "0steps", "1e3steps", "steps"])
+def test_what_is_no_budget_is_refused_with_the_forms(text):
+    with pytest.raises(PretrainError, match="--budget.*(30m, 2h, 5000steps|positive)"):
+        Budget.parse(text)
+
+
+def test_progress_counts_only_its_own_unit_and_stops_at_one():
+    used = {"seconds": 10.0, "steps": 20, "epochs": 0.5, "tokens": 4000}
+    assert Budget.parse("40s").progress(**used) == 0.25
+    assert Budget.parse("80steps").progress(**used) == 0.25
+    assert Budget.parse("2epochs").progress(**used) == 0.25
+    assert Budget.parse("16ktokens").progress(**used) == 0.25
+    assert Budget.parse("1tokens").progress(**used) == 1

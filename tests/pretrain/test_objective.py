@@ -1,0 +1,165 @@
+import copy
+import math
+
+import pytest
+import torch
+from transformers import BertForPreTraining as TheirBert
+
+from data_prep.settings import ExampleSettings
+from model import BertConfig, BertForPreTraining
+from pretrain.batches import BatchMaker, ExampleStream, Position
+from pretrain.budget import Budget
+from pretrain.errors import PretrainError
+from pretrain.loop import MOST_SKIPPED_IN_A_ROW, Counters, Run, step
+from pretrain.objective import PretrainingObjective
+from pretrain.optimizer import Optimizer
+
+
+@pytest.fixture
+def model(prepared):
+    torch.manual_seed(0)
+    return BertForPreTraining(tiny_config(prepared, dropout=0.0))
+
+
+def tiny_config(prepared, dropout):
+    sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48}
+    return BertConfig.from_preset(
+        "tiny", **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
+
+
+def examples_and_maker(prepared, tokens=10**9):
+    stream = ExampleStream(prepared.train, prepared.tokenizer, ExampleSettings(sequence_length=48), True)
+    examples, _ = next(stream.batches(24, Position()))
+    return examples, BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
+
+
+def make_run(model, learning_rate=1e-3, **changes):
+    from contextlib import nullcontext
+
+    run = Run(
+        model=model.train(),
+        optimizer=Optimizer(model, "adamw", learning_rate, 0.01),
+        budget=Budget.parse("10steps"),
+        rate=lambda progress: learning_rate,
+        precision=nullcontext,
+        device=torch.device("cpu"),
+        checkpoints=None,
+        progress=None,
+        clip_norm=1.0,
+        evaluations=1,
+        evaluation_examples=1,
+        checkpoint_every=Budget.parse("1d"),
+        seed=1,
+    )
+    for name, value in changes.items():
+        setattr(run, name, value)
+    return run
+
+
+def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
+    model.save_pretrained(tmp_path)
+    theirs = TheirBert.from_pretrained(tmp_path).eval()
+    examples, maker = examples_and_maker(prepared)
+    labelled = examples[examples.label >= 0]
+    batch = maker.packed(labelled)
+    objective = PretrainingObjective()
+    sums, counts = objective.loss_sums(model.eval(), batch), objective.counts(batch)
+    ours = sum(float(sums[name].detach()) / counts[name] for name in sums)
+    labels = torch.full_like(batch.input_ids, -100)
+    labels[batch.masked_positions] = batch.masked_labels
+    with torch.no_grad():
+        labels_padded = batch.pad(labels + 1000) - 1000
+        labels_padded[labels_padded == -1000] = -100
+        expected = theirs(
+            input_ids=batch.pad(batch.input_ids),
+            token_type_ids=batch.pad(batch.token_type_ids),
+            attention_mask=batch.pad(torch.ones_like(batch.input_ids)),
+            labels=labels_padded,
+            next_sentence_label=batch.next_sentence_labels,
+        )
+    assert ours == pytest.approx(float(expected.loss), rel=1e-5)
+
+
+def test_counts_are_the_targets_of_both_labels(prepared):
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples)
+    counts = PretrainingObjective().counts(batch)
+    assert counts["mlm"] == len(batch.masked_positions)
+    labels = batch.next_sentence_labels.tolist()
+    assert counts["nsp"] == labels.count(0) + labels.count(1) and {0, 1} <= set(labels)
+    assert PretrainingObjective(next_sentence=False).counts(batch) == {"mlm": counts["mlm"]}
+
+
+def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    alone = examples[examples.label < 0] if (examples.label < 0).any() else None
+    batch = maker.packed(examples if alone is None else alone)
+    batch.next_sentence_labels.fill_(-100)
+    run = make_run(model)
+    losses, norm = step(run, [batch], PretrainingObjective())
+    assert losses["nsp"] == 0 and math.isfinite(losses["mlm"]) and math.isfinite(norm) and run.counters.skipped == 0
+
+
+def test_a_step_is_the_same_however_it_is_divided(prepared, model):
+    results = []
+    for tokens in (10**9, 300, 1):
+        twin = copy.deepcopy(model)
+        examples, maker = examples_and_maker(prepared, tokens)
+        micro_batches = list(maker.micro_batches(examples))
+        losses, norm = step(make_run(twin), micro_batches, PretrainingObjective())
+        results.append((losses, norm, twin))
+    (losses, norm, whole), *others = results
+    for other_losses, other_norm, other in others:
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        assert other_norm == pytest.approx(norm, rel=1e-4)
+        for (name, a), b in zip(whole.named_parameters(), other.parameters(), strict=True):
+            # Adam's first step is the sign of the gradient: entries with almost none may go either way.
+            close = torch.isclose(a, b, rtol=1e-3, atol=1e-5)
+            assert close.float().mean() > 0.999, name
+
+
+def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
+    torch.manual_seed(0)
+    model = BertForPreTraining(tiny_config(prepared, dropout=0.3))
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples)
+
+    def first_loss(at_step):
+        run = make_run(copy.deepcopy(model), counters=Counters(step=at_step))
+        return step(run, [batch], PretrainingObjective())[0]["mlm"]
+
+    assert first_loss(0) == first_loss(0) != first_loss(1)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples)
+    run = make_run(model)
+    with torch.no_grad():
+        model.nsp_head.bias[0] = float("inf")
+    before = copy.deepcopy(model.state_dict())
+    step(run, [batch], PretrainingObjective())
+    assert run.counters.skipped == run.counters.skipped_in_a_row == run.counters.step == 1
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    with torch.no_grad():
+        model.nsp_head.bias[0] = 0
+    step(run, [batch], PretrainingObjective())
+    assert run.counters.skipped == 1 and run.counters.skipped_in_a_row == 0
+
+
+def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, model, tmp_path):
+    from pretrain.checkpoint import Checkpoints
+
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples)
+    checkpoints = Checkpoints(tmp_path, prepared.folder / "tokenizer", keep=2)
+    run = make_run(model, checkpoints=checkpoints)
+    saved = checkpoints.save(0, model, run.optimizer, {}, best_step=0)
+    with torch.no_grad():
+        model.mlm_head.bias[0] = float("nan")
+    for _ in range(MOST_SKIPPED_IN_A_ROW - 1):
+        step(run, [batch], PretrainingObjective())
+    with pytest.raises(PretrainError, match=str(saved)):
+        step(run, [batch], PretrainingObjective())

@@ -1,0 +1,128 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model import BertConfig, BertForPreTraining
+from pretrain.optimizer import Optimizer, clip, decayed, layer_matrices, peak_learning_rate, schedule
+
+KINDS = ("linear", "cosine", "warmup-stable-decay")
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=64, max_position_embeddings=16))
+
+
+@given(st.sampled_from(KINDS), st.floats(0.01, 0.9), st.floats(0, 0.999))
+def test_the_schedule_is_continuous_and_within_zero_and_one(kind, warmup, progress):
+    factor = schedule(kind, warmup)
+    step = 1e-7
+    steepest = max(1 / warmup, 5 / (1 - warmup))
+    assert 0 <= factor(progress) <= 1
+    assert abs(factor(progress + step) - factor(progress)) <= 1.01 * steepest * step
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_the_schedule_peaks_after_the_warmup_and_ends_at_zero(kind, warmup):
+    factor = schedule(kind, warmup)
+    assert factor(warmup) == 1
+    assert factor(warmup / 2) == (0.5 if warmup else 1)
+    assert factor(1.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_linear_cosine_and_stable_at_known_places():
+    assert schedule("linear", 0.2)(0.6) == pytest.approx(0.5)
+    assert schedule("cosine", 0.0)(1 / 3) == pytest.approx(0.75)
+    assert schedule("warmup-stable-decay", 0.0)(0.79) == 1
+    assert schedule("warmup-stable-decay", 0.0)(0.9) == pytest.approx(0.5)
+
+
+def test_decay_acts_on_weights_of_layers_and_embeddings_only(model):
+    expected = {
+        name for name, _ in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
+    assert set(decayed(model)) == expected
+    assert all(parameter.ndim == 2 for parameter in decayed(model).values())
+
+
+def test_every_parameter_is_optimized_once_the_tied_weight_too(model):
+    for kind in ("adamw", "muon"):
+        optimizer = Optimizer(model, kind, 1e-3, 0.01)
+        held = [p for part in optimizer.parts for group in part.param_groups for p in group["params"]]
+        assert len(held) == len({id(p) for p in held}) == len(list(model.parameters()))
+        with_decay = {
+            id(p) for part in optimizer.parts for g in part.param_groups for p in g["params"] if g["weight_decay"]
+        }
+        assert with_decay == {id(p) for p in decayed(model).values()}
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_nothing_else(model):
+    names = layer_matrices(model)
+    assert len(names) == 4 * model.config.num_hidden_layers
+    muon = Optimizer(model, "muon", 1e-3, 0.01).parts[1]
+    assert {id(p) for p in muon.param_groups[0]["params"]} == {id(model.get_parameter(name)) for name in names}
+
+
+def test_decay_without_gradient_shrinks_weights_and_leaves_biases(model):
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Optimizer(model, "adamw", 0.1, 0.5).step()
+    for name, parameter in model.named_parameters():
+        factor = 0.95 if name in decayed(model) else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * factor)
+
+
+def test_the_learning_rate_that_is_set_is_the_one_that_acts(model):
+    optimizer = Optimizer(model, "muon", 1e-3, 0.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.set_learning_rate(0.0)
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    optimizer.set_learning_rate(0.1)
+    optimizer.step()
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_the_state_comes_back(model, kind):
+    import copy
+
+    twin = copy.deepcopy(model)
+    first, second = Optimizer(model, kind, 1e-2, 0.01), Optimizer(twin, kind, 1e-2, 0.01)
+
+    def step(owner, optimizer, seed):
+        torch.manual_seed(seed)
+        for parameter in owner.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+
+    for seed in range(3):
+        step(model, first, seed)
+    twin.load_state_dict(model.state_dict())
+    second.load_state_tensors({name: t.clone() for name, t in first.state_tensors().items()})
+    step(model, first, 9)
+    step(twin, second, 9)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_clipping_is_by_the_norm_of_all_gradients_together(model):
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    before = torch.cat([p.grad.flatten() for p in parameters])
+    norm = clip(parameters, 1.0)
+    after = torch.cat([p.grad.flatten() for p in parameters])
+    assert float(norm) == pytest.approx(float(before.norm()), rel=1e-5)
+    torch.testing.assert_close(after, before / before.norm(), rtol=1e-4, atol=1e-8)
+
+
+def test_the_default_peak_falls_with_width():
+    for kind in ("adamw", "muon"):
+        peaks = [peak_learning_rate(kind, hidden) for hidden in (128, 256, 512, 768, 1024)]
+        assert peaks == sorted(peaks, reverse=True)
