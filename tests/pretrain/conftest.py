@@ -11,7 +11,7 @@ WORDS = (
 ).split()
 
 
-def write_corpus(path, documents: int = 40, sentences: int = 12) -> None:
+def write_corpus(path, documents: int = 150, sentences: int = 12) -> None:
     """Made-up documents: each favours its own words, so that there is something to learn."""
     rng = random.Random(0)
     blocks = []

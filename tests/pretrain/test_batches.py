@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data_prep.encode import assemble_shards
 from data_prep.settings import ExampleSettings
-from pretrain.batches import BatchMaker, Batches, ExampleStream, Position
+from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
 
 SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
@@ -42,8 +42,8 @@ def epoch_identities(stream, epoch):
     return [i for index in range(len(stream.shards)) for i in identities(stream.shard_examples(index, epoch))]
 
 
-def first_examples(stream, batch_size, count, start=Position()):
-    batches = islice(stream.batches(batch_size, start), -(-count // batch_size))
+def first_examples(stream, batch_size, count):
+    batches = islice(stream.batches(batch_size, Position()), -(-count // batch_size))
     return [i for examples, _ in batches for i in identities(examples)][:count]
 
 

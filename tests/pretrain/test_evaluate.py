@@ -1,0 +1,97 @@
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from pretrain.batches import BatchMaker
+from pretrain.budget import Budget
+from pretrain.build import make_data, make_model, make_objective
+from pretrain.evaluate import Evaluation
+from pretrain.objective import PretrainingObjective
+from pretrain.resolve import resolve
+from pretrain.settings import ExampleSettings, PretrainSettings
+
+
+def settings_of(prepared, seed=1, **changes):
+    examples = ExampleSettings(sequence_length=48, seed=seed)
+    chosen = {"preset": "tiny", "precision": "fp32", "device": "cpu", **changes}
+    return resolve(PretrainSettings(prepared=str(prepared.folder), examples=examples, **chosen))
+
+
+def evaluation_of(prepared, settings):
+    objective = make_objective(settings, prepared)
+    return make_data(settings, prepared, objective)[2]
+
+
+def test_a_fresh_model_starts_at_the_unigram_entropy(prepared):
+    settings = settings_of(prepared)
+    found = evaluation_of(prepared, settings)(make_model(settings, prepared), 10**6)
+    assert found["mlm_loss"] == pytest.approx(found["unigram_entropy"], rel=0.02)
+    assert found["nsp_loss"] == pytest.approx(math.log(2), rel=0.02)
+
+
+def test_an_evaluation_repeats_exactly_and_leaves_the_mode_alone(prepared):
+    settings = settings_of(prepared, dropout=0.5)
+    model = make_model(settings, prepared).train()
+    evaluation = evaluation_of(prepared, settings)
+    assert evaluation(model, 50) == evaluation(model, 50)
+    assert model.training
+    model.eval()
+    evaluation(model, 5)
+    assert not model.training
+
+
+def test_the_seed_of_the_run_does_not_touch_the_held_out_examples(prepared):
+    one, other = (evaluation_of(prepared, settings_of(prepared, seed=seed)).examples for seed in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def test_numbers_equal_a_count_example_by_example(prepared):
+    settings = settings_of(prepared)
+    model = make_model(settings, prepared).eval()
+    evaluation = evaluation_of(prepared, settings)
+    nll, hits, unigram, frequent, nsp_hits, labels = [], [], [], [], [], []
+    counts = prepared.unigram_counts
+    probability = (counts + 1) / (counts.sum() + len(counts))
+    for row in range(30):
+        batch = evaluation.maker.packed(evaluation.examples[row : row + 1])
+        with torch.no_grad():
+            mlm, nsp = model.forward_packed(batch)
+        for logits, label in zip(mlm, batch.masked_labels.tolist(), strict=True):
+            nll.append(-float(logits.log_softmax(-1)[label]))
+            hits.append(int(logits.argmax()) == label)
+            unigram.append(-math.log(probability[label]))
+            frequent.append(label == int(counts.argmax()))
+        label = int(batch.next_sentence_labels[0])
+        if label >= 0:
+            labels.append(label)
+            nsp_hits.append(int(nsp[0].argmax()) == label)
+    found = evaluation(model, 30)
+    assert found["mlm_loss"] == pytest.approx(np.mean(nll), rel=1e-5)
+    assert found["mlm_perplexity"] == pytest.approx(math.exp(np.mean(nll)), rel=1e-4)
+    assert found["mlm_accuracy"] == pytest.approx(np.mean(hits))
+    assert found["unigram_entropy"] == pytest.approx(np.mean(unigram))
+    assert found["most_frequent_accuracy"] == pytest.approx(np.mean(frequent))
+    assert found["nsp_accuracy"] == pytest.approx(np.mean(nsp_hits))
+    assert found["nsp_majority"] == pytest.approx(max(np.mean(labels), 1 - np.mean(labels)))
+
+
+def test_the_plan_keeps_to_its_shares_of_a_counted_budget(prepared):
+    settings = settings_of(prepared)
+    evaluation = evaluation_of(prepared, settings)
+    model = make_model(settings, prepared)
+    everything = len(evaluation.examples)
+    small = evaluation.plan(model, Budget.parse("100steps"), 100.0, 10)
+    assert small.during == small.final == min(64, everything) and small.reserve == 0
+    large = evaluation.plan(model, Budget.parse("1Bsteps"), 1e9, 10)
+    assert large.during == min(2000, everything) and large.final == everything
+
+
+def test_masked_words_alone_have_no_pair_numbers(prepared):
+    objective = PretrainingObjective(next_sentence=False)
+    maker = BatchMaker(prepared.validation, prepared.tokenizer, "token", 4096)
+    model = make_model(settings_of(prepared), prepared)
+    found = Evaluation(prepared, objective, maker, 48, nullcontext)(model, 20)
+    assert not any(name.startswith("nsp") for name in found)

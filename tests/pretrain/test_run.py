@@ -1,0 +1,216 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from pretrain.fill_mask import MaskFiller
+from pretrain.run import main
+
+ROOT = Path(__file__).parents[2]
+VOLATILE = ("seconds", "tokens_per_second")
+
+
+def arguments(prepared, out, budget="24steps", **options):
+    given = {"prepared": prepared.folder, "out": out, "budget": budget, "preset": "tiny", "sequence-length": 48}
+    given |= {"batch-size": 8, "log-every": 4, "evaluations": 4, "device": "cpu"} | options
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+def rows(out):
+    """metrics.jsonl without what the clock decides."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in VOLATILE} for row in found]
+
+
+def same_weights(one, other):
+    a, b = (load_file(out / "final" / "model.safetensors") for out in (one, other))
+    return a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "first"
+    assert main(arguments(prepared, out)) == 0
+    return out
+
+
+def test_the_folder_holds_what_is_promised(finished):
+    names = {path.name for path in finished.iterdir()} - {".lock"}
+    assert names == {"settings.yaml", "checkpoints", "final", "metrics.jsonl", "curves.png", "results.json"}
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((finished / "results.json").read_text())
+    assert set(results["validation"]) == {
+        "mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
+        "nsp_loss", "nsp_accuracy", "nsp_majority",
+    }  # fmt: skip
+    assert results["steps"] == 24 and results["tokens"] > 24 * 8 * 10 and results["seconds"] > 0
+
+
+def test_metrics_have_a_row_every_few_steps_and_an_evaluation_a_quarter(finished):
+    found = rows(finished)
+    training = [row["step"] for row in found if "validation" not in row]
+    held_out = [row["step"] for row in found if "validation" in row]
+    assert training == list(range(4, 25, 4))
+    assert held_out == [6, 12, 18, 24]
+    assert all(row["nsp_loss"] > 0 and row["learning_rate"] > 0 for row in found if "validation" not in row)
+
+
+def test_the_latest_checkpoints_and_the_best_are_kept(finished):
+    kept = {path.name for path in (finished / "checkpoints").iterdir()}
+    losses = {
+        row["step"]: row["validation"]["mlm_loss"] + row["validation"]["nsp_loss"]
+        for row in rows(finished)[:-1]
+        if "validation" in row
+    }
+    best = min(losses, key=losses.get)
+    assert kept == {f"step-{step:08d}" for step in {18, 24, best}}
+
+
+def test_the_same_command_says_that_it_is_done(finished, prepared, capsys):
+    before = (finished / "results.json").stat().st_mtime_ns
+    assert main(arguments(prepared, finished)) == 0
+    assert "finished" in capsys.readouterr().out
+    assert (finished / "results.json").stat().st_mtime_ns == before
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished, prepared, tmp_path):
+    assert main(arguments(prepared, tmp_path / "again")) == 0
+    assert rows(tmp_path / "again") == rows(finished)
+    assert same_weights(tmp_path / "again", finished)
+    assert main(arguments(prepared, tmp_path / "other", seed=2)) == 0
+    assert not same_weights(tmp_path / "other", finished)
+
+
+def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finished, prepared, capsys):
+    assert main(arguments(prepared, finished, **{"batch-size": 16})) == 2
+    assert "batch_size: 8 before, 16 now" in capsys.readouterr().err
+    assert main(arguments(prepared, finished, budget="12steps")) == 2
+    assert "may only grow" in capsys.readouterr().err
+    assert main(arguments(prepared, finished, resume="never")) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_a_larger_budget_goes_on(prepared, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, budget="8steps")) == 0
+    assert main(arguments(prepared, out, budget="12steps")) == 0
+    assert "The budget has grown" in capsys.readouterr().out
+    assert json.loads((out / "results.json").read_text())["steps"] == 12
+    steps = [row["step"] for row in rows(out) if "validation" not in row]
+    assert steps == [4, 8, 12]
+
+
+def start(prepared, out):
+    command = [sys.executable, "-m", "pretrain.run", *arguments(prepared, out)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill_when(process, moment):
+    """SIGKILL the process as soon as `moment()` is true."""
+    deadline = time.monotonic() + 120
+    while not moment():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(finished, prepared, tmp_path):
+    out = tmp_path / "killed"
+    checkpoints = out / "checkpoints"
+    moments = [
+        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0,
+        lambda: (checkpoints / "step-00000006").exists(),
+        lambda: any(checkpoints.glob(".step-00000018.tmp")) or (checkpoints / "step-00000018").exists(),
+    ]
+    for moment in moments:
+        kill_when(start(prepared, out), moment)
+        assert not (out / "results.json").exists()
+    assert start(prepared, out).wait() == 0
+    assert same_weights(out, finished)
+    assert rows(out) == rows(finished)
+    assert not list(checkpoints.glob(".*"))
+
+
+def test_the_model_folder_opens_in_transformers_and_fills_masks_alike(finished):
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer, pipeline
+
+    folder = finished / "final"
+    text = "the patient [MASK] treated with the [MASK] dose ."
+    AutoModelForPreTraining.from_pretrained(folder)
+    tokenizer, theirs = AutoTokenizer.from_pretrained(folder), AutoModelForMaskedLM.from_pretrained(folder)
+    ours = MaskFiller(folder)
+    encoded = tokenizer(text, return_tensors="pt")
+    assert encoded["input_ids"][0].tolist() == ours._encode(text)
+    with torch.no_grad():
+        logits = theirs(**encoded).logits
+        torch.testing.assert_close(ours.model(**encoded).logits, logits, rtol=1e-4, atol=1e-5)
+    expected = pipeline("fill-mask", model=str(folder), top_k=3)(text)
+    for mask, words in zip(expected, ours([text], top_k=3)[0], strict=True):
+        assert [(w["token_str"], round(w["score"], 4)) for w in mask] == [(w, round(p, 4)) for w, p in words]
+
+
+def test_a_time_budget_is_kept_to_and_spends_it_on_steps(prepared, tmp_path):
+    out = tmp_path / "timed"
+    assert main(arguments(prepared, out, budget="6s")) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["steps"] > 1
+    last = [row for row in rows(out) if "validation" not in row][-1]
+    assert last["learning_rate"] < 0.005 * 0.5
+
+
+@pytest.mark.parametrize("budget", ["1epochs", "10ktokens"])
+def test_epochs_and_tokens_are_counted(prepared, tmp_path, budget):
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, budget=budget, evaluations=1)) == 0
+    results = json.loads((out / "results.json").read_text())
+    last = [row for row in rows(out) if "validation" not in row][-1]
+    if budget == "1epochs":
+        assert 0.8 < last["epoch"] < 1.2
+    else:
+        assert 10_000 <= results["tokens"] < 10_000 + 8 * 48
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "warmup-stable-decay"])
+def test_other_choices_run(prepared, tmp_path, schedule):
+    out = tmp_path / "run"
+    options = {"objective": "mlm", "masking": "whole-word", "optimizer": "adamw", "precision": "fp32", "dropout": 0.1}
+    assert main(arguments(prepared, out, budget="4steps", schedule=schedule, **options)) == 0
+    assert json.loads((out / "results.json").read_text())["validation"]["nsp_accuracy"] is None
+
+
+def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    size = prepared.tokenizer.vocab_size
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    BertForMaskedLM(BertConfig(vocab_size=size, max_position_embeddings=64, **sizes)).save_pretrained(tmp_path / "hf")
+    prepared.tokenizer.save(tmp_path / "hf", 64)
+    out = tmp_path / "run"
+    options = [a for a in arguments(prepared, out, budget="2steps") if "preset" not in a]
+    assert main([*options, f"--init-from={tmp_path / 'hf'}"]) == 0
+    assert "made anew" in capsys.readouterr().out
+    config = json.loads((out / "final" / "config.json").read_text())
+    assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
+    assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
+    assert "--preset stands beside --init-from" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = [f"--corpus={corpus_file}", "--preset=tiny", "--sequence-length=48", "--batch-size=8", "--device=cpu"]
+    assert main([*given, "--dry-run", "--budget=1000steps", "--workers=1"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("parameters", "steps", "tokens", "memory", "time"):
+        assert word in printed
+    assert not list(tmp_path.iterdir())
