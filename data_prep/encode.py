@@ -6,7 +6,7 @@ number of processes.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -112,14 +112,14 @@ class BlockStore:
 def encode(
     blocks: Iterable[tuple[str, list[list[str]]]],
     store: BlockStore,
-    submit: Callable[[list[list[str]]], "Future[Block]"],
+    submit: Callable[[str, list[list[str]]], "Future[Block]"],
     in_flight: int,
 ) -> int:
     """Encode blocks and keep each in the store; blocks that are there are not encoded again.
 
     Args:
         blocks: as `cut_blocks` gives them.
-        submit: hands a block to an executor.
+        submit: hands a block, given after the name of its part, to an executor.
         in_flight: how many blocks may be under way at once (bounds the memory).
 
     Returns:
@@ -136,7 +136,7 @@ def encode(
             continue
         if len(waiting) >= in_flight:
             _keep(*waiting.pop(0))
-        waiting.append((path, submit(block)))
+        waiting.append((path, submit(part, block)))
     for path, future in waiting:
         _keep(path, future)
     return found
@@ -146,9 +146,14 @@ def _keep(path: Path, future: "Future[Block]") -> None:
     future.result().save(path)
 
 
-def submitter(executor: Executor, tokenizer: WordPieceTokenizer, line_rule: str, language: str) -> Callable:
-    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`."""
-    return lambda block: executor.submit(encode_block, tokenizer, block, line_rule, language)
+def submitter(
+    executor: Executor, tokenizer: WordPieceTokenizer, line_rules: Mapping[str, str], language: str
+) -> Callable[[str, list[list[str]]], "Future[Block]"]:
+    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`.
+
+    `line_rules` says for each part what its lines are (see `sentences.split`).
+    """
+    return lambda part, block: executor.submit(encode_block, tokenizer, block, line_rules[part], language)
 
 
 def assemble_shards(blocks: Iterable[Block], shard_bytes: int = SHARD_BYTES) -> Iterator[Shard]:

@@ -18,6 +18,7 @@ IS_NEXT, IS_RANDOM, UNLABELLED = 0, 1, -100
 # [CLS] A [SEP] B [SEP]
 SPECIAL_TOKENS = 3
 _PARTNERS_TRIED = 64
+_LENGTH_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,16 @@ def find_partners(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Couple windows whose B's can change places: different documents, and both results within `capacity`.
 
-    Windows are visited by length of B, then by its number of pieces, and take the nearest fitting window that still
-    waits. Couples are found before it is decided which of them swap, so that being hard to couple says nothing about
-    the label.
+    Windows are visited by length of B in steps of a sixteenth of the capacity, within a step by its number of
+    pieces, and take the nearest fitting window that still waits. (By exact length the number would never decide
+    among long B's, and a B whose sentences are as long as those of A would give an unswapped pair away.) Couples
+    are found before it is decided which of them swap, so that being hard to couple says nothing about the label.
 
     Returns:
         Two int64 arrays of equal length: the two windows of each couple.
     """
-    visit = np.lexsort((order_key, b_pieces, b_length)).tolist()
+    step = b_length // max(1, capacity // _LENGTH_STEPS)
+    visit = np.lexsort((order_key, b_length, b_pieces, step)).tolist()
     a, b, documents = a_length.tolist(), b_length.tolist(), document.tolist()
     waiting: deque[int] = deque(maxlen=_PARTNERS_TRIED)
     left, right = [], []

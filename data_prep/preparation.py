@@ -160,14 +160,15 @@ class Preparation:
                     "or remove that folder"
                 )
             return True
-        if self.out.exists() and not self.work.exists() and any(self.out.iterdir()):
+        if self.out.exists() and not self.work.exists() and any(entry.name != ".lock" for entry in self.out.iterdir()):
             raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
         return False
 
     def run(self, executor: Executor | None) -> None:
         self._enter_work_folder()
-        for corpus in filter(None, (self.corpus, self.validation_corpus)):
-            self.note("\n".join(corpus.rules.sentences()))
+        self.note("\n".join(self.corpus.rules.sentences()))
+        if self.validation_corpus:
+            self.note("\n".join(["The validation corpus:", *self.validation_corpus.rules.sentences()]))
         self._show_first_document()
         documents = self._split()
         tokenizer = self._tokenizer(documents)
@@ -273,7 +274,8 @@ class Preparation:
         own = executor is None
         executor = executor or process_pool(workers)
         try:
-            submit = submitter(executor, tokenizer, self.corpus.rules.line, self.prep.language)
+            rules = {"train": self.corpus.rules.line, "validation": (self.validation_corpus or self.corpus).rules.line}
+            submit = submitter(executor, tokenizer, rules, self.prep.language)
             found = encode(cut_blocks(kept), store, submit, in_flight=2 * workers)
         finally:
             if own:

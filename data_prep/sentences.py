@@ -8,8 +8,8 @@ from functools import cache
 from .errors import PrepError
 
 LONGEST_LINE = 10_000
-"""Characters. sentencex takes time that grows with the square of a text's length where it has no spaces (minutes
-for a megabyte of Chinese), so a longer line is first cut by the plain rule, into blocks of about half as many."""
+"""Characters. sentencex takes time that grows with the square of the length of a text without spaces (minutes
+for a megabyte of Chinese), so a longer line is first cut by the plain rule, into blocks of half as many."""
 
 LONGEST_PIECE = 1000
 """Characters. A longer piece is split again by the plain rule: an unclosed quote hides all ends after it."""
@@ -61,8 +61,8 @@ def split(lines: list[str], language: str = "en", rule: str = "sentence") -> lis
     code = check_language(language)
     sentences = []
     for line in lines:
-        # sentencex panics at wide white space before an initial (a no-break space in "and J. Doe"), which no
-        # `except Exception` would catch: it may only see plain spaces.
+        # sentencex panics, past any `except Exception`, where white space of several bytes (a no-break space)
+        # stands between a capital letter and a full stop: it may only see plain spaces.
         text = " ".join(line.split())
         blocks = [text] if len(text) <= LONGEST_LINE else _plain_split(text, LONGEST_LINE // 2)
         for block in blocks:

@@ -117,10 +117,12 @@ class Pretraining:
             model, state = make_model(self.settings, self.prepared), {}
         model.to(self.settings.device)
         plan = self._evaluation_plan(model, state)
-        run = self._make_run(model, state, plan, 0.0 if latest else time.monotonic() - began)
+        optimizer = make_optimizer(self.settings, model)
         if latest:
-            load_optimizer(latest, run.optimizer)
+            load_optimizer(latest, optimizer)
+        # Nothing is written before all that was found has been read.
         write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
+        run = self._make_run(model, optimizer, state, plan, 0.0 if latest else time.monotonic() - began)
         self._introduce(run)
         batches = Batches(self.stream, self.maker, self.settings.batch_size, Position(**state.get("position", {})))
         train(run, batches, self.objective, self.evaluation)
@@ -138,13 +140,13 @@ class Pretraining:
         examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
-    def _make_run(self, model, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
+    def _make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
         settings = self.settings
         counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
         metrics = MetricsFile(self.out / "metrics.jsonl", from_step=counters.step)
         return Run(
             model=model,
-            optimizer=make_optimizer(settings, model),
+            optimizer=optimizer,
             budget=Budget.parse(settings.budget),
             rate=lambda progress: settings.learning_rate * schedule(settings.schedule, settings.warmup)(progress),
             precision=precision_context(settings),
@@ -170,10 +172,8 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
-        if run.counters.step and run.used() < 1 and settings.schedule != "warmup-stable-decay":
-            finished = (self.out / "results.json").exists()
-            if finished:
-                say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
+        if (self.out / "results.json").exists():
+            say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
 
     def _finish(self, run: Run, found: dict) -> None:
         """Write the model folder, then results.json, and say what to type next."""

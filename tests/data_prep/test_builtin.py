@@ -100,6 +100,14 @@ h."""))
     ]
 
 
+def test_modules_come_in_the_order_of_their_names(tmp_path):
+    names = ["q", "c", "x", "a", "m", "b", "z", "f"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('"""Words."""')
+    assert [name for name, _, _ in builtin._package("p", "", tmp_path)] == sorted(names)
+
+
 def test_wrapped_lines_are_joined_and_code_lists_and_fields_are_not():
     docstring = """Compute the thing that everybody has been waiting
     for since the morning, and return it.

@@ -32,7 +32,7 @@ def read(*paths, **settings) -> list[list[str]]:
 
 
 def refused(path, message: str, **settings) -> None:
-    """Making the corpus or reading it fails with a message that matches, and never shows a folder's full path."""
+    """Making the corpus or reading it fails with a message that matches."""
     with pytest.raises(PrepError, match=message):
         list(Corpus([str(path)], **settings).documents())
 
@@ -110,6 +110,21 @@ def test_what_a_document_is_found_from_the_text(tmp_path, texts, rule):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text)
     assert Corpus([str(tmp_path)]).rules.document == rule
+
+
+def test_documents_of_megabytes_are_told_apart(tmp_path):
+    novel = "A paragraph of a novel of many pages.\n" * 80_000
+    (tmp_path / "a.txt").write_text(novel + "\n" + novel)
+    assert [len(lines) for lines in read(tmp_path / "a.txt")] == [80_000, 80_000]
+
+
+def test_progress_grows_to_the_bytes_on_disk(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("a line\n" * (1 + number * 100_000))
+    corpus = Corpus([str(tmp_path)], document="line")
+    seen = [corpus.bytes_read for _ in corpus.documents()]
+    assert seen == sorted(seen) and len(set(seen)) > 5
+    assert corpus.bytes_read == corpus.total_bytes == len("a line\n") * (5 + 10 * 100_000)
 
 
 def test_a_document_as_asked(tmp_path):

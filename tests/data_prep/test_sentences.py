@@ -72,8 +72,9 @@ def test_nothing_but_white_space_is_lost_and_no_piece_is_blank(lines, language):
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_a_no_break_space_before_an_initial_does_not_stop_the_program():
-    assert split(["Written by X and\u00a0J. Doe. It works."], "en", "paragraph")[-1] == "It works."
+@pytest.mark.parametrize("space", ["\u00a0", "\u2009", "\u3000", "\u2028", "\x85"])
+def test_a_wide_space_before_a_full_stop_does_not_stop_the_program(space):
+    assert split([f"This is plan A{space}. It works."], "en", "paragraph")[-1].endswith("It works.")
 
 
 def test_rule_sentence_returns_the_lines():

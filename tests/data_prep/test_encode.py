@@ -1,0 +1,290 @@
+"""Encoding block by block: the same ids for any number of workers, resumed where it stopped, joined."""
+
+import multiprocessing
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import encode as module
+from data_prep.corpus import Document
+from data_prep.encode import (
+    Block,
+    BlockStore,
+    assemble_shards,
+    cut_blocks,
+    encode,
+    encode_block,
+    id_dtype,
+    submitter,
+)
+
+BLOCK_BYTES = 400
+INVISIBLE = "\u200b"
+RULES = {"train": "sentence", "validation": "sentence"}
+NAMES = ("ids", "sentence_lengths", "document_sentences", "words", "bytes")
+
+
+def made_up_documents(count: int) -> list[tuple[str, Document]]:
+    """(part, document), a tenth of them held out; some lines have nothing that becomes a token."""
+    draw = np.random.default_rng(5)
+    words = ["the", "heart", "rate", "Patients", "was", "stable", "mask", INVISIBLE, "42.7", "schön"]
+    found = []
+    for number in range(count):
+        lines = [" ".join(draw.choice(words, draw.integers(1, 12))) for _ in range(draw.integers(1, 8))]
+        found.append(("validation" if number % 10 == 0 else "train", Document(lines, f"d:{number}", None)))
+    return found
+
+
+def as_lists(block: Block) -> dict:
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in asdict(block).items()
+    }
+
+
+def run(store: BlockStore, executor: Executor, tokenizer, documents, in_flight: int = 4) -> int:
+    blocks = cut_blocks(documents, BLOCK_BYTES)
+    return encode(blocks, store, submitter(executor, tokenizer, RULES, "en"), in_flight)
+
+
+def contents(store: BlockStore) -> dict[str, list[dict]]:
+    return {part: [as_lists(block) for block in store.blocks(part)] for part in ("train", "validation")}
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return made_up_documents(120)
+
+
+@pytest.fixture(scope="module")
+def one_worker(tmp_path_factory, small_tokenizer, documents) -> BlockStore:
+    store = BlockStore(tmp_path_factory.mktemp("one") / "blocks")
+    with ThreadPoolExecutor(1) as executor:
+        assert run(store, executor, small_tokenizer, documents) == 0
+    return store
+
+
+def shards_as_lists(store: BlockStore) -> list[tuple]:
+    shards = assemble_shards(store.blocks("train"), shard_bytes=3_000)
+    return [(s.index, s.ids.tolist(), s.sentence_starts.tolist(), s.document_starts.tolist()) for s in shards]
+
+
+@pytest.mark.parametrize(("pool", "workers"), [("thread", 2), ("thread", 3), ("process", 2)])
+def test_blocks_and_shards_do_not_depend_on_the_workers(
+    pool, workers, one_worker, tmp_path, small_tokenizer, documents
+):
+    if pool == "thread":
+        executor = ThreadPoolExecutor(workers)
+    else:
+        executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    store = BlockStore(tmp_path / "blocks")
+    with executor:
+        run(store, executor, small_tokenizer, documents, in_flight=2 * workers)
+    assert contents(store) == contents(one_worker)
+    assert shards_as_lists(store) == shards_as_lists(one_worker)
+    assert len(shards_as_lists(store)) > 2
+    names = sorted(path.name for path in store.folder.iterdir())
+    assert names == sorted(path.name for path in one_worker.folder.iterdir())
+    for name in names:
+        assert (store.folder / name).read_bytes() == (one_worker.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_the_ids_are_the_documents_in_order(one_worker, small_tokenizer, documents, part):
+    """Sentence by sentence with the tokenizer alone; sentences without a token leave no trace."""
+    expected = []
+    for owner, document in documents:
+        if owner == part:
+            sentences = [small_tokenizer.encode([line])[0] for line in document.lines]
+            expected.append([sentence for sentence in sentences if sentence])
+    shard = next(assemble_shards(one_worker.blocks(part)))
+    bounds, documents_at = shard.sentence_starts.tolist(), shard.document_starts.tolist()
+    sentences = [shard.ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    found = [sentences[start:end] for start, end in zip(documents_at[:-1], documents_at[1:], strict=True)]
+    assert found == [document for document in expected if document]
+    assert any(INVISIBLE == line for _, document in documents for line in document.lines)
+
+
+def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_tokenizer, documents):
+    store = BlockStore(tmp_path / "blocks")
+    for path in one_worker.folder.iterdir():
+        (store.folder / path.name).write_bytes(path.read_bytes())
+    total = len(list(store.folder.iterdir()))
+    missing = store.path("train", 3)
+    missing.unlink()
+    # What a killed run leaves behind.
+    missing.with_suffix(".tmp").write_bytes(b"half")
+    submitted = []
+    with ThreadPoolExecutor(2) as executor:
+        submit = submitter(executor, small_tokenizer, RULES, "en")
+
+        def counted(part, block):
+            submitted.append((part, block))
+            return submit(part, block)
+
+        found = encode(cut_blocks(documents, BLOCK_BYTES), store, counted, 4)
+    assert total > 8
+    assert found == total - 1
+    blocks = [block for part, block in cut_blocks(documents, BLOCK_BYTES) if part == "train"]
+    assert submitted == [("train", blocks[3])]
+    assert contents(store) == contents(one_worker)
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_no_more_blocks_are_under_way_than_allowed(tmp_path, small_tokenizer, documents, in_flight):
+    under_way = most = 0
+
+    class Later:
+        """A future that computes when it is asked."""
+
+        def __init__(self, part, block):
+            nonlocal under_way, most
+            self.block = block
+            under_way += 1
+            most = max(most, under_way)
+
+        def result(self):
+            nonlocal under_way
+            under_way -= 1
+            return encode_block(small_tokenizer, self.block, "sentence", "en")
+
+    store = BlockStore(tmp_path / "blocks")
+    encode(cut_blocks(documents, BLOCK_BYTES), store, Later, in_flight)
+    assert most == in_flight
+    assert under_way == 0
+
+
+def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small_tokenizer, documents):
+    store = BlockStore(tmp_path / "blocks")
+    with ThreadPoolExecutor(1) as executor:
+        submit = submitter(executor, small_tokenizer, RULES, "en")
+        bad = [*cut_blocks(documents, BLOCK_BYTES)][:3] + [("train", [[None]])]
+        with pytest.raises(TypeError):
+            encode(bad, store, submit, in_flight=1)
+        done = sorted(path.name for path in store.folder.iterdir())
+        assert done == ["train-00000.npz", "train-00001.npz", "train-00002.npz"]
+        assert encode([*cut_blocks(documents, BLOCK_BYTES)], store, submit, in_flight=1) == 3
+
+
+def test_a_block_counts_words_bytes_and_sentences(small_tokenizer):
+    block = encode_block(
+        small_tokenizer, [["The heart.", INVISIBLE], [INVISIBLE], ["é rate", "was"]], "sentence", "en"
+    )
+    vocabulary = small_tokenizer.vocabulary
+    assert [vocabulary[i] for i in block.ids] == ["the", "heart", ".", "[UNK]", "rate", "was"]
+    assert block.sentence_lengths.tolist() == [3, 2, 1]
+    assert block.document_sentences.tolist() == [1, 2]
+    # White space separates words; bytes are those of UTF-8.
+    assert (block.words, block.bytes) == (7, 10 + 3 + 3 + 7 + 3)
+    assert block.ids.dtype == np.uint16
+
+
+def test_paragraphs_are_split_into_sentences_where_the_rule_of_the_part_says_so(small_tokenizer):
+    lines = ["The heart was stable. The rate was 42."]
+    rules = {"train": "paragraph", "validation": "sentence"}
+    with ThreadPoolExecutor(1) as executor:
+        submit = submitter(executor, small_tokenizer, rules, "en")
+        counts = {part: len(submit(part, [lines]).result().sentence_lengths) for part in rules}
+    assert counts == {"train": 2, "validation": 1}
+
+
+def test_the_size_of_the_tokenizers_batches_does_not_show(small_tokenizer, documents, monkeypatch):
+    lines = [document.lines for _, document in documents]
+    whole = encode_block(small_tokenizer, lines, "sentence", "en")
+    monkeypatch.setattr(module, "_SENTENCES_AT_ONCE", 7)
+    assert as_lists(encode_block(small_tokenizer, lines, "sentence", "en")) == as_lists(whole)
+
+
+@pytest.mark.parametrize("lines", [[], [[INVISIBLE]]])
+def test_a_block_without_tokens_is_empty(small_tokenizer, tmp_path, lines):
+    block = encode_block(small_tokenizer, lines, "sentence", "en")
+    assert [len(block.ids), len(block.sentence_lengths), len(block.document_sentences)] == [0, 0, 0]
+    block.save(tmp_path / "empty.npz")
+    assert as_lists(Block.load(tmp_path / "empty.npz")) == as_lists(block)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+def test_ids_take_two_bytes_where_all_fit(size, dtype):
+    assert id_dtype(size) == np.dtype(dtype)
+    assert np.array(size - 1).astype(id_dtype(size)) == size - 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["train", "validation"]), st.lists(st.text("ab", max_size=9), min_size=1)),
+        max_size=40,
+    ),
+    st.integers(1, 60),
+)
+def test_blocks_are_cut_by_size_and_keep_the_order(rows, block_bytes):
+    documents = [(part, Document(lines, "made up", None)) for part, lines in rows]
+    blocks = list(cut_blocks(documents, block_bytes))
+    for part in ("train", "validation"):
+        mine = [block for owner, block in blocks if owner == part]
+        assert list(chain.from_iterable(mine)) == [lines for owner, lines in rows if owner == part]
+        sizes = [[sum(map(len, lines)) for lines in block] for block in mine]
+        assert all(sum(size) >= block_bytes for size in sizes[:-1])
+        assert all(sum(size[:-1]) < block_bytes for size in sizes)
+        assert all(sizes)
+
+
+def block_of(documents: list[list[int]], number: int) -> Block:
+    """A block whose ids are its number, of one byte a token."""
+    sentences = [length for document in documents for length in document]
+    ids = np.full(sum(sentences), number, dtype=np.uint16)
+    lengths, counts = (
+        np.array(sentences, dtype=np.int32),
+        np.array([len(d) for d in documents], dtype=np.int32),
+    )
+    return Block(ids, lengths, counts, 0, len(ids))
+
+
+document_shapes = st.lists(st.integers(1, 9), min_size=1, max_size=3)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(document_shapes, max_size=3), max_size=12), st.integers(1, 40))
+def test_shards_have_their_least_size_and_two_documents(shapes, shard_bytes):
+    blocks = [block_of(documents, number) for number, documents in enumerate(shapes)]
+    shards = list(assemble_shards(blocks, shard_bytes))
+    # In words: close a shard once it is large enough and has two documents; the rest joins the last one.
+    groups: list[list[int]] = [[]]
+    for number in range(len(blocks)):
+        groups[-1].append(number)
+        size = sum(blocks[i].bytes for i in groups[-1])
+        if size >= shard_bytes and sum(len(shapes[i]) for i in groups[-1]) >= 2:
+            groups.append([])
+    rest = groups.pop()
+    if rest and groups:
+        groups[-1] += rest
+    elif rest:
+        groups.append(rest)
+    assert [shard.index for shard in shards] == list(range(len(groups)))
+    for shard, group in zip(shards, groups, strict=True):
+        sentences = [length for i in group for document in shapes[i] for length in document]
+        counts = [len(document) for i in group for document in shapes[i]]
+        assert shard.ids.tolist() == [i for i in group for _ in range(blocks[i].bytes)]
+        assert shard.ids.dtype == np.uint16
+        assert np.diff(shard.sentence_starts).tolist() == sentences
+        assert np.diff(shard.document_starts).tolist() == counts
+        assert (shard.sentence_starts[0], shard.document_starts[0]) == (0, 0)
+        assert shard.num_documents == len(counts)
+
+
+def test_a_saved_block_comes_back_whole(tmp_path):
+    block = block_of([[3, 4], [5]], 65_535)
+    block_of([[1]], 1).save(tmp_path / "block.npz")
+    with open(tmp_path / "block.npz", "rb") as opened_before:
+        block.save(tmp_path / "block.npz")
+        # Written beside and put in its place: a killed run leaves the old file or the new one.
+        assert np.load(opened_before)["ids"].tolist() == [1]
+    loaded = Block.load(tmp_path / "block.npz")
+    assert as_lists(loaded) == as_lists(block)
+    assert loaded.ids.dtype == np.uint16
+    assert [path.name for path in tmp_path.iterdir()] == ["block.npz"]
+    assert set(asdict(block)) == set(NAMES)

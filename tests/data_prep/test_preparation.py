@@ -1,0 +1,215 @@
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.preparation import prepare
+from data_prep.prepared import PreparedCorpus
+from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.wordpiece import WordPieceTokenizer
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+EXAMPLES = ExampleSettings(sequence_length=32)
+
+
+def sentence(rng):
+    return " ".join("".join(rng.choices("abcdefgh", k=rng.randint(1, 5))) for _ in range(rng.randint(3, 12))) + " ."
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Two files of documents between blank lines, some of them twice."""
+    rng = random.Random(0)
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = ["\n".join(sentence(rng) for _ in range(rng.randint(2, 30))) for _ in range(300)]
+    (folder / "a.txt").write_text("\n\n".join(documents[:200]) + "\n")
+    (folder / "b.txt").write_text("\n\n".join(documents[190:]) + "\n")
+    return folder
+
+
+def digests(out):
+    """Every byte of a prepared corpus but its log."""
+    files = [path for path in out.rglob("*") if path.is_file() and path.name != "prep.log"]
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+
+
+def settings(corpus, **changes):
+    return PrepSettings(corpus=(str(corpus),), **{"vocab_size": 256, "workers": 1} | changes)
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus, tmp_path_factory):
+    return prepare(settings(corpus), EXAMPLES, tmp_path_factory.mktemp("out") / "prepared")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_number_of_workers_changes_no_byte(prepared, corpus, tmp_path, workers, monkeypatch):
+    # Blocks small enough that every worker has several.
+    monkeypatch.setattr("data_prep.preparation.cut_blocks", small_blocks)
+    prepare(settings(corpus, workers=workers), EXAMPLES, tmp_path / "out")
+    assert digests(tmp_path / "out") == digests(prepared.folder)
+
+
+def small_blocks(documents):
+    from data_prep.encode import cut_blocks
+
+    return cut_blocks(documents, block_bytes=2_000)
+
+
+def test_another_process_with_another_hash_seed_writes_the_same_bytes(prepared, corpus, tmp_path):
+    command = [sys.executable, "-m", "data_prep.run", f"--corpus={corpus}", "--vocab-size=256", "--workers=2"]
+    command += ["--sequence-length=32", f"--out={tmp_path / 'out'}"]
+    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True)
+    assert digests(tmp_path / "out") == digests(prepared.folder)
+
+
+def test_what_is_stored_is_what_the_documents_say(prepared, corpus):
+    texts = [block for name in "ab" for block in (corpus / f"{name}.txt").read_text().strip().split("\n\n")]
+    expected = {tuple(text.split("\n")) for text in texts}
+    tokenizer, found = prepared.tokenizer, []
+    for shard in prepared.train + prepared.validation:
+        for start, end in zip(shard.document_starts[:-1], shard.document_starts[1:], strict=True):
+            bounds = shard.sentence_starts[start : end + 1]
+            found.append([shard.ids[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:], strict=True)])
+    encoded = [tokenizer.encode(list(lines)) for lines in expected]
+    assert sorted(found) == sorted(encoded)
+    assert prepared.manifest["train"]["documents"] + prepared.manifest["validation"]["documents"] == len(expected)
+
+
+def test_the_report_counts_the_duplicates_and_shows_examples(prepared):
+    report = json.loads((prepared.folder / "prep_report.json").read_text())
+    assert report["corpus"]["duplicates"] == 10
+    assert len(report["examples"]) == 3 and all("[MASK]" in e["input"] for e in report["examples"])
+    assert report["pairs"]["next"] == report["pairs"]["random"] > 0
+    assert sum(report["pairs"]["length_histogram"].values()) == report["pairs"]["examples"]
+    page = (prepared.folder / "prep_report.md").read_text()
+    assert "A document is" in page and "A line is" in page and "| exact duplicates dropped | 10 |" in page
+
+
+def test_stored_pairs_are_those_of_the_first_epoch(prepared):
+    from datasets import load_from_disk
+
+    from data_prep.pairs import pairs
+
+    stored = load_from_disk(str(prepared.folder / "train_pairs")).with_format("numpy")
+    rows = pairs(prepared.train[0], 32, EXAMPLES.seed, 0, prepared.tokenizer.starts_word)
+    for name, column in rows.columns().items():
+        assert np.array_equal(stored[name], column)
+
+
+def test_the_folder_may_be_moved(prepared, tmp_path):
+    shutil.copytree(prepared.folder, tmp_path / "elsewhere")
+    moved = PreparedCorpus(tmp_path / "elsewhere")
+    assert moved.digest == prepared.digest
+    for name, content in digests(moved.folder).items():
+        assert str(prepared.folder.parent).encode() not in content, name
+
+
+def test_an_interrupted_preparation_goes_on(prepared, corpus, tmp_path):
+    out = tmp_path / "out"
+    program = (
+        "import sys, data_prep.preparation as p, data_prep.encode as e; "
+        "p.cut_blocks = lambda d: e.cut_blocks(d, 2000); "
+        "keep = e._keep; "
+        "e._keep = lambda *a: (keep(*a), __import__('time').sleep(0.05)); "
+        "from data_prep.run import main; main(sys.argv[1:])"
+    )
+    given = [f"--corpus={corpus}", "--vocab-size=256", "--workers=1", "--sequence-length=32", f"--out={out}"]
+    process = subprocess.Popen([sys.executable, "-c", program, *given], cwd=ROOT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(list((out / ".work" / "blocks").glob("*.npz"))) < 5:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "prepared.json").exists()
+    done = subprocess.run([sys.executable, "-c", program, *given], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Going on with an interrupted preparation" in done.stdout
+    assert "blocks were encoded before the interruption" in done.stdout
+    assert digests(out) == digests(prepared.folder)
+
+
+def test_a_validation_corpus_is_held_out_whole_and_leaves_training(corpus, tmp_path):
+    found = prepare(settings(corpus / "a.txt", validation_corpus=(str(corpus / "b.txt"),)), EXAMPLES, tmp_path / "out")
+    assert found.manifest["validation"]["documents"] == 110
+    assert found.manifest["train"]["documents"] == 190
+
+
+def test_groups_stay_together(tmp_path):
+    rng = random.Random(1)
+    rows = [{"text": sentence(rng) + " " + sentence(rng), "patient": f"p{i % 40}"} for i in range(400)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = prepare(settings(path, group_column="patient", vocab_size="auto"), EXAMPLES, tmp_path / "out")
+    held_out = {found.tokenizer.decode(ids) for ids in sentences_of(found.validation)}
+    of = {}
+    for row in rows:
+        ids = found.tokenizer.encode([row["text"]])[0]
+        of.setdefault(row["patient"], set()).add(any(found.tokenizer.decode(ids).startswith(s) for s in held_out))
+    assert all(len(sides) == 1 for sides in of.values())
+    assert 0 < sum(True in sides for sides in of.values()) < 40
+
+
+def sentences_of(shards):
+    for shard in shards:
+        for start, end in zip(shard.sentence_starts[:-1], shard.sentence_starts[1:], strict=True):
+            yield shard.ids[start:end].tolist()
+
+
+def test_a_given_tokenizer_is_used_as_it_is(prepared, corpus, tmp_path):
+    given = tmp_path / "tokenizer"
+    WordPieceTokenizer(prepared.tokenizer.vocabulary, lowercase=False, strip_accents=False).save(given, 512)
+    found = prepare(settings(corpus, tokenizer=str(given), vocab_size="auto"), EXAMPLES, tmp_path / "out")
+    assert found.tokenizer.vocabulary == prepared.tokenizer.vocabulary
+    assert not found.tokenizer.lowercase
+
+
+def test_static_copies_are_written_when_asked_for(corpus, tmp_path):
+    from datasets import load_from_disk
+
+    found = prepare(settings(corpus), EXAMPLES, tmp_path / "out", static_masks=2)
+    copies = load_from_disk(str(found.folder / "static_masks"))
+    report = json.loads((found.folder / "prep_report.json").read_text())
+    assert len(copies) == pytest.approx(2 * report["pairs"]["examples"], rel=0.1)
+    assert set(copies.column_names) == {
+        "input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label"
+    }  # fmt: skip
+
+
+def test_nothing_is_written_outside_the_folder(corpus, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    prepare(settings(corpus), EXAMPLES, tmp_path / "out")
+    assert not list((tmp_path / "here").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "out"}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "line", "characters"),
+    [
+        ("nsmc-ko/validation.jsonl.gz", "A document is a row", "A line is a", "가힣"),
+        ("english-novels-a/validation.txt.gz", "A document is a block between", "A line is a paragraph", "é"),
+    ],
+)
+def test_real_corpora_keep_their_letters_and_name_their_rules(name, document, line, characters, tmp_path):
+    if not (SHARED / name).exists():
+        pytest.skip(f"{SHARED / name} is not on this machine")
+    found = prepare(PrepSettings(corpus=(str(SHARED / name),), workers=1), ExampleSettings(), tmp_path / "out")
+    page = (found.folder / "prep_report.md").read_text()
+    assert document in page and line in page
+    vocabulary = "".join(found.tokenizer.vocabulary)
+    low, high = characters[0], characters[-1]
+    assert any(low <= letter <= high for letter in vocabulary)
+    # Letters of their own, not loose Hangul letters or accents.
+    assert not any("\u1100" <= letter <= "\u11ff" or "\u0300" <= letter <= "\u036f" for letter in vocabulary)
+    report = json.loads((found.folder / "prep_report.json").read_text())
+    assert report["text"]["unk_rate"] < 0.01

@@ -1,0 +1,263 @@
+"""The prepared folder: round trips without a copy, `datasets` as a second reader, damage of every kind."""
+
+import gc
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.errors import PrepError
+from data_prep.prepared import (
+    LOG,
+    PreparedCorpus,
+    Shard,
+    file_digest,
+    read_manifest,
+    read_shards,
+    read_table,
+    seal,
+    write_json,
+    write_shards,
+    write_table,
+)
+
+DATA = "data-00000-of-00001.arrow"
+shard_shapes = st.lists(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+def numbered_shards(shard_of, shapes, dtype: str) -> list[Shard]:
+    """Shards whose ids count down from the largest that fits."""
+    top = np.iinfo(dtype).max
+    ids = [(top - np.arange(sum(map(sum, shape)))).astype(dtype) for shape in shapes]
+    return [shard_of(shape, i, number) for number, (shape, i) in enumerate(zip(shapes, ids, strict=True))]
+
+
+def rows_of(shards: list[Shard]) -> list[list[list[int]]]:
+    """The documents of all shards as lists of sentences of ids."""
+    found = []
+    for shard in shards:
+        bounds, documents = shard.sentence_starts.tolist(), shard.document_starts.tolist()
+        sentences = [
+            shard.ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        found += [sentences[start:end] for start, end in zip(documents[:-1], documents[1:], strict=True)]
+    return found
+
+
+@settings(max_examples=25)
+@given(shard_shapes, st.sampled_from(["uint16", "uint32"]))
+def test_shards_come_back_as_written(tmp_path_factory, shard_of, shapes, dtype):
+    folder = tmp_path_factory.mktemp("shards") / "train"
+    shards = numbered_shards(shard_of, shapes, dtype)
+    write_shards(folder, shards, np.dtype(dtype))
+    found = read_shards(folder)
+    assert len(found) == len(shards)
+    for one, other in zip(found, shards, strict=True):
+        assert one.index == other.index
+        assert one.ids.dtype == np.dtype(dtype)
+        for name in ("ids", "sentence_starts", "document_starts"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+
+
+def test_shards_are_opened_memory_mapped_without_a_copy(tmp_path, shard_of):
+    shapes = [[[1_000] * 100] * 2, [[500] * 50] * 3]
+    write_shards(tmp_path / "train", numbered_shards(shard_of, shapes, "uint16"), np.dtype(np.uint16))
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    shards = read_shards(tmp_path / "train")
+    assert pa.total_allocated_bytes() - before < 10_000
+    with pa.memory_map(str(tmp_path / "train" / DATA)) as source, pa.ipc.open_stream(source) as reader:
+        batches = list(reader)
+    for shard, batch in zip(shards, batches, strict=True):
+        for array in (shard.ids, shard.sentence_starts, shard.document_starts):
+            assert not array.flags.owndata
+            assert not array.flags.writeable
+        assert shard.ids.dtype == np.uint16
+        # One buffer of the file holds all ids: 2 bytes each, end to end.
+        values = batch.column(0).values.values
+        assert len(values) == len(shard.ids)
+        assert shard.ids.tolist() == values.to_pylist()
+    assert (tmp_path / "train" / DATA).stat().st_size < 2 * 275_000 + 10_000
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_datasets_opens_the_shards_and_sees_the_same_documents(tmp_path, shard_of, dtype):
+    from datasets import load_from_disk
+
+    shapes = [[[3, 1], [2]], [[4], [1, 1, 5], [2, 2]]]
+    shards = numbered_shards(shard_of, shapes, dtype)
+    write_shards(tmp_path / "train", shards, np.dtype(dtype))
+    opened = load_from_disk(str(tmp_path / "train"))
+    assert opened.column_names == ["input_ids"]
+    assert list(opened["input_ids"]) == rows_of(shards)
+    assert opened.features["input_ids"].feature.feature.dtype == dtype
+    assert opened.data.column(0).num_chunks == len(shards)
+
+
+def test_datasets_opens_a_table_and_sees_the_same_rows(tmp_path):
+    from datasets import load_from_disk
+
+    draw = np.random.default_rng(0)
+    batches = [
+        {"label": draw.integers(-100, 2, n), "ids": draw.integers(0, 9, (n, 5))} for n in (3, 1, 1_200)
+    ]
+    write_table(tmp_path / "pairs", iter(batches))
+    opened = load_from_disk(str(tmp_path / "pairs"))
+    for name in ("label", "ids"):
+        assert list(opened[name]) == np.concatenate([batch[name] for batch in batches]).tolist()
+    assert opened.column_names == ["label", "ids"]
+
+
+def test_a_table_comes_back_batch_by_batch(tmp_path):
+    batches = [{"a": np.arange(5), "b": np.arange(5) - 100}, {"a": np.arange(0), "b": np.arange(0)}]
+    write_table(tmp_path / "pairs", batches)
+    found = [
+        {name: column.tolist() for name, column in batch.items()} for batch in read_table(tmp_path / "pairs")
+    ]
+    assert found == [{name: column.tolist() for name, column in batch.items()} for batch in batches]
+
+
+def test_the_same_shards_give_the_same_bytes(tmp_path, shard_of):
+    for name in ("one", "two"):
+        shards = numbered_shards(shard_of, [[[3, 1], [2]], [[4], [1]]], "uint16")
+        write_shards(tmp_path / name, shards, np.dtype(np.uint16))
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == [DATA, "dataset_info.json", "state.json"]
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        assert str(tmp_path).encode() not in (tmp_path / "one" / name).read_bytes()
+
+
+# Whole folders
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, shard_of, small_tokenizer) -> Path:
+    """A small prepared corpus, sealed."""
+    folder = tmp_path_factory.mktemp("original") / "prepared"
+    for part in ("train", "validation"):
+        write_shards(folder / part, numbered_shards(shard_of, [[[3, 1], [2]]], "uint16"), np.dtype(np.uint16))
+    small_tokenizer.save(folder / "tokenizer", 32)
+    np.save(folder / "unigram_counts.npy", np.arange(small_tokenizer.vocab_size))
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    (folder / LOG).write_text("a date")
+    seal(folder, {"digest": "abc", "next_sentence": True, "train": {}, "validation": {}}, files)
+    return folder
+
+
+@pytest.fixture
+def prepared(original, tmp_path) -> Path:
+    """A copy somewhere else, to be damaged."""
+    return shutil.copytree(original, tmp_path / "moved")
+
+
+def test_a_moved_folder_opens(prepared, shard_of, small_tokenizer):
+    corpus = PreparedCorpus(prepared)
+    assert corpus.digest == "abc"
+    assert corpus.next_sentence is True
+    assert corpus.tokenizer.vocabulary == small_tokenizer.vocabulary
+    assert corpus.unigram_counts.tolist() == list(range(small_tokenizer.vocab_size))
+    expected = rows_of(numbered_shards(shard_of, [[[3, 1], [2]]], "uint16"))
+    assert rows_of(corpus.train) == rows_of(corpus.validation) == expected
+    assert len(corpus.manifest["files"]) == 3 + 3 + 3 + 1
+
+
+def test_the_log_may_differ(prepared):
+    (prepared / LOG).write_text("another date, and longer")
+    PreparedCorpus(prepared)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found(original, data):
+    name = data.draw(st.sampled_from(sorted(read_manifest(original)["files"])))
+    path = original / name
+    before = path.read_bytes()
+    place = data.draw(st.integers(0, len(before) - 1))
+    damaged = bytearray(before)
+    damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        path.write_bytes(damaged)
+        with pytest.raises(PrepError) as error:
+            PreparedCorpus(original)
+    finally:
+        path.write_bytes(before)
+    assert str(path) in str(error.value)
+    assert "prepare the corpus again" in str(error.value)
+
+
+FILES = [f"train/{DATA}", "validation/state.json", "tokenizer/vocab.txt", "unigram_counts.npy"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_truncated_file_is_named(prepared, name, verify):
+    path = prepared / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PrepError, match="damaged") as error:
+        PreparedCorpus(prepared, verify)
+    assert str(path) in str(error.value)
+    path.unlink()
+    with pytest.raises(PrepError, match="missing") as error:
+        PreparedCorpus(prepared, verify)
+    assert str(path) in str(error.value)
+
+
+def test_an_arrow_file_that_is_none_is_named(prepared):
+    path = prepared / "train" / DATA
+    path.write_bytes(b"\x00" * path.stat().st_size)
+    corpus = PreparedCorpus(prepared, verify=False)
+    with pytest.raises(PrepError, match="prepare the corpus again") as error:
+        _ = corpus.train
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "3", "{}", '{"format": 1}'])
+def test_a_foreign_or_half_written_folder_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "prepared.json").write_text(content)
+    with pytest.raises(PrepError, match="prepare") as error:
+        PreparedCorpus(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PrepError, match="not a prepared corpus"):
+        PreparedCorpus(tmp_path / "nowhere")
+
+
+def test_another_format_is_refused(prepared):
+    manifest = json.loads((prepared / "prepared.json").read_text()) | {"format": 99}
+    write_json(prepared / "prepared.json", manifest)
+    with pytest.raises(PrepError, match="format 99"):
+        PreparedCorpus(prepared)
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    write_json(tmp_path / "x.json", {"a": "old"})
+    with open(tmp_path / "x.json", encoding="utf-8") as opened_before:
+        write_json(tmp_path / "x.json", {"a": "é"})
+        # The new text took the old one's place; it was not written over it.
+        assert json.load(opened_before) == {"a": "old"}
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "x.json", {"a": object()})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"a": "é"}
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_digests_tell_files_apart(tmp_path):
+    digests = set()
+    for number, content in enumerate([b"", b"a", b"b", b"a" * 100_000]):
+        (tmp_path / str(number)).write_bytes(content)
+        digests.add(file_digest(tmp_path / str(number)))
+    assert len(digests) == 4
+    assert {len(digest) for digest in digests} == {32}

@@ -1,0 +1,257 @@
+"""Who is held out, a duplicate, or teaches the vocabulary: against a plain version with dictionaries."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep import split
+from data_prep.corpus import Document
+from data_prep.errors import PrepError
+from data_prep.split import (
+    DUPLICATE,
+    RECORD,
+    TRAIN,
+    VALIDATION,
+    held_out_target,
+    read_records,
+    record_documents,
+    split_documents,
+)
+
+LENGTH = 16
+texts = st.text("ab \n", min_size=1, max_size=6).map(lambda text: text * 40)
+document_lists = st.lists(
+    st.tuples(texts, st.sampled_from([None, None, "x", "y", "z"])), min_size=1, max_size=30
+)
+ungrouped_lists = st.lists(texts, min_size=1, max_size=30).map(lambda found: [(text, None) for text in found])
+
+
+@pytest.fixture(scope="session")
+def records_of(tmp_path_factory):
+    """(text, group) of each document -> their records, written to disk and read back."""
+    path = tmp_path_factory.mktemp("records") / "documents.bin"
+
+    def make(documents: list[tuple[str, str | None]]) -> np.ndarray:
+        found = [Document(text.split("\n"), "made up", group) for text, group in documents]
+        assert record_documents(found, path) == len(documents)
+        return np.array(read_records(path))
+
+    return make
+
+
+def content_hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def place_in_order(text: str, group: str | None) -> int:
+    whole = content_hash(text) if group is None else hashlib.blake2b(group.encode(), digest_size=8).digest()
+    return int.from_bytes(whole[:8], "little")
+
+
+def first_occurrences(documents: list[tuple[str, str | None]]) -> list[int]:
+    first: dict[str, int] = {}
+    for index, (text, _) in enumerate(documents):
+        first.setdefault(text, index)
+    return sorted(first.values())
+
+
+def expected_held_out(documents: list[tuple[str, str | None]]) -> set[int] | None:
+    """Indices held out by the rules in words, or None where a document has to be cut."""
+    unique = first_occurrences(documents)
+    size = {index: len(documents[index][0].encode()) for index in unique}
+    total = sum(size.values())
+    wanted = min(max(min(0.05 * total, 250_000 * 5), 500 * LENGTH * 5), 0.2 * total)
+    target = int(wanted)
+    members: dict[int, list[int]] = {}
+    for index in unique:
+        members.setdefault(place_in_order(*documents[index]), []).append(index)
+    held, chosen = 0, set()
+    for _, group in sorted(members.items()):
+        weight = sum(size[index] for index in group)
+        if held + weight <= 2 * target:
+            held += weight
+            chosen |= set(group)
+        if held >= target:
+            break
+    if chosen or all(documents[index][1] is None for index in unique):
+        return chosen or None
+    _, smallest = min((sum(size[i] for i in group), place) for place, group in sorted(members.items()))
+    return set(members[smallest])
+
+
+def one_group(documents) -> bool:
+    """Whether the documents that are left without duplicates are all of one (named) group."""
+    groups = {documents[index][1] for index in first_occurrences(documents)}
+    return len(groups) == 1 and groups != {None}
+
+
+@given(document_lists)
+def test_duplicates_are_all_but_the_first(records_of, documents):
+    unique = first_occurrences(documents)
+    duplicate = split.find_duplicates(records_of(documents))
+    assert np.flatnonzero(~duplicate).tolist() == unique
+
+
+@given(document_lists)
+def test_the_split_is_that_of_the_rules_in_words(records_of, documents):
+    records = records_of(documents)
+    if one_group(documents):
+        with pytest.raises(PrepError, match="--group-column"):
+            split_documents(records, LENGTH)
+        return
+    found = split_documents(records, LENGTH)
+    expected = expected_held_out(documents)
+    assert set(np.flatnonzero(found.role == VALIDATION).tolist()) == (expected or set())
+    unique = first_occurrences(documents)
+    assert np.flatnonzero(found.role != DUPLICATE).tolist() == unique
+    assert found.num_duplicates == len(documents) - len(unique)
+    sizes = [len(text.encode()) for text, _ in documents]
+    assert found.bytes == sum(sizes[index] for index in unique)
+    assert (found.cut_document is None) == bool(expected)
+    if expected:
+        assert found.held_out_bytes == sum(sizes[index] for index in expected)
+    else:
+        assert sizes[found.cut_document] == max(sizes)
+        assert 0 < found.cut_share < 0.5
+
+
+@given(document_lists)
+def test_a_group_and_a_text_are_on_one_side_only(records_of, documents):
+    if one_group(documents):
+        return
+    role = split_documents(records_of(documents), LENGTH).role
+    sides = {part: np.flatnonzero(role == part).tolist() for part in (TRAIN, VALIDATION)}
+    for member in (0, 1):
+        train, held_out = (
+            {documents[i][member] for i in sides[part]} - {None} for part in (TRAIN, VALIDATION)
+        )
+        assert not train & held_out
+
+
+@given(ungrouped_lists, st.randoms(use_true_random=False))
+def test_the_order_of_the_corpus_does_not_matter(records_of, documents, order):
+    def held_out(listed):
+        found = split_documents(records_of(listed), LENGTH)
+        return {listed[i][0] for i in np.flatnonzero(found.role == VALIDATION)}, found.held_out_bytes
+
+    shuffled = documents.copy()
+    order.shuffle(shuffled)
+    assert held_out(shuffled) == held_out(documents)
+
+
+@given(document_lists, st.sampled_from([1, 32, 100, 320]), st.integers(0, 3000))
+def test_small_partitions_give_the_same_answer(records_of, documents, partition_bytes, vocabulary_bytes):
+    if one_group(documents):
+        return
+    records = records_of(documents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "VOCABULARY_BYTES", vocabulary_bytes)
+        whole = split_documents(records, LENGTH)
+        patch.setattr(split, "_PARTITION_BYTES", partition_bytes)
+        parts = split_documents(records, LENGTH)
+    assert parts.role.tolist() == whole.role.tolist()
+    assert parts.in_vocabulary.tolist() == whole.in_vocabulary.tolist()
+    assert (parts.cut_document, parts.held_out_bytes) == (whole.cut_document, whole.held_out_bytes)
+
+
+edges = [k * ((1 << 64) // 7 + 1) + d for k in range(8) for d in (-1, 0, 1)] + [(1 << 63) - 1, 1 << 63]
+hashes = st.one_of(
+    st.sampled_from([e for e in edges if 0 <= e < 1 << 64] + [(1 << 64) - 1]), st.integers(0, (1 << 64) - 1)
+)
+
+
+@given(st.lists(st.tuples(hashes, hashes, hashes), min_size=7, max_size=7))
+def test_no_hash_falls_between_two_partitions(values):
+    """Seven records, seven partitions, hashes at their edges: each record comes exactly once, in order."""
+    records = np.array([(high, low, order, 1) for high, low, order in values], dtype=RECORD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "_PARTITION_BYTES", 32)
+        visited = np.concatenate(list(split.hash_order(records, np.ones(7, dtype=bool)))).tolist()
+    assert visited == sorted(range(7), key=lambda i: (values[i][2], *values[i][:2], i))
+
+
+@given(ungrouped_lists, st.integers(0, 3000))
+def test_the_vocabulary_sees_training_documents_in_hash_order_up_to_its_budget(records_of, documents, budget):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "VOCABULARY_BYTES", budget)
+        found = split_documents(records_of(documents), LENGTH)
+    train = np.flatnonzero(found.role == TRAIN).tolist()
+    expected, used = [], 0
+    for index in sorted(train, key=lambda i: place_in_order(*documents[i])):
+        if used < budget:
+            expected.append(index)
+        used += len(documents[index][0].encode())
+    assert np.flatnonzero(found.in_vocabulary).tolist() == sorted(expected)
+
+
+@given(document_lists, st.integers(1, 5))
+def test_a_validation_corpus_of_its_own_is_the_held_out_part(records_of, documents, first):
+    first = min(first, len(documents))
+    found = split_documents(records_of(documents), LENGTH, num_validation=first)
+    unique = first_occurrences(documents)
+    # A text of the validation corpus that is also in the other one is dropped there.
+    assert np.flatnonzero(found.role == VALIDATION).tolist() == [i for i in unique if i < first]
+    assert np.flatnonzero(found.role == TRAIN).tolist() == [i for i in unique if i >= first]
+    assert found.cut_document is None
+    assert found.held_out_bytes == sum(len(documents[i][0].encode()) for i in unique if i < first)
+
+
+def test_a_single_document_is_cut(records_of):
+    found = split_documents(records_of([("word " * 1000, None)] * 2), LENGTH)
+    assert (found.role.tolist(), found.cut_document) == ([TRAIN, DUPLICATE], 0)
+    assert found.cut_share == pytest.approx(0.2)
+    assert found.in_vocabulary.tolist() == [True, False]
+
+
+def test_a_few_large_groups_are_not_cut(records_of):
+    """Four hospitals with five or six letters, none of them small enough for the target: one of five goes."""
+    documents = [(f"letter {n} " + "x" * 400_000, f"hospital {n % 4}") for n in range(21)]
+    found = split_documents(records_of(documents), LENGTH)
+    assert found.cut_document is None
+    held_out = {documents[i][1] for i in np.flatnonzero(found.role == VALIDATION)}
+    assert len(held_out) == 1
+    assert held_out != {"hospital 0"}
+    assert np.count_nonzero(found.role == VALIDATION) == 5
+
+
+def test_one_group_only_is_refused(records_of):
+    with pytest.raises(PrepError, match="--group-column.*--validation-corpus"):
+        split_documents(records_of([("one text", "a"), ("another", "a")]), LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "expected"),
+    [(0.1, 20_000), (1, 200_000), (2, 320_000), (10, 500_000), (25, 1_250_000), (1000, 1_250_000)],
+)
+def test_how_much_is_held_out(megabytes, expected):
+    """At most 20 % of a small corpus, 500 pairs of a middling one, then 5 %, then 250,000 tokens."""
+    assert held_out_target(int(megabytes * 1e6), 128) == expected
+
+
+def test_documents_of_one_size_are_held_out_up_to_the_target(records_of):
+    documents = [(f"{number:08d}" * 100, None) for number in range(2_000)]
+    found = split_documents(records_of(documents), LENGTH)
+    target = held_out_target(1_600_000, LENGTH)
+    assert target <= found.held_out_bytes < target + 800
+    assert np.count_nonzero(found.role == VALIDATION) == found.held_out_bytes // 800
+
+
+def test_records_are_32_bytes_and_tell_lines_and_odd_characters_apart(records_of):
+    records = records_of(
+        [("a\nb", None), ("a b", None), ("ab", None), ("a\nb", "g"), ("\ud800", None), ("é", None)]
+    )
+    assert RECORD.itemsize == 32
+    assert records["bytes"].tolist() == [3, 3, 2, 3, 3, 2]
+    contents = list(zip(records["high"].tolist(), records["low"].tolist(), strict=True))
+    assert len(set(contents)) == 5
+    assert contents[0] == contents[3]
+    assert (records["order"] == records["high"]).tolist() == [True, True, True, False, True, True]
+
+
+def test_no_documents_give_no_records(tmp_path: Path):
+    assert record_documents([], tmp_path / "none.bin") == 0
+    assert len(read_records(tmp_path / "none.bin")) == 0
