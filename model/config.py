@@ -8,6 +8,7 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 
 PRESETS = {
     "tiny": (2, 128),
+    "micro": (4, 128),
     "mini": (4, 256),
     "small": (4, 512),
     "medium": (8, 512),

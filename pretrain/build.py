@@ -1,5 +1,6 @@
 """Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
 
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,10 @@ from .evaluate import Evaluation
 from .objective import PretrainingObjective
 from .optimizer import Optimizer
 from .settings import PretrainSettings
+
+
+# Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
+POSITION_SCALE = 0.04
 
 
 def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
@@ -63,8 +68,9 @@ def _dropout(settings: PretrainSettings) -> dict[str, float]:
 def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForPreTraining:
     """The model a run starts from: fresh, or that of `--init-from`.
 
-    A fresh model predicts the word frequencies of the corpus from the first step: the output bias of the MLM head is
-    the log unigram probability, which saves the steps that would be spent on learning it.
+    A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning. The output bias
+    of the MLM head is the log unigram probability. The position embeddings start as sinusoids, so that attention finds
+    neighbours at once (see `sinusoids`); they are learned like everything else.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -79,9 +85,23 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
     model = BertForPreTraining(BertConfig.from_preset(settings.preset, **sizes, **_dropout(settings)))
+    position = model.bert.embeddings.position.weight
     with torch.no_grad():
         model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(prepared.unigram_counts)))
+        position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
     return model
+
+
+def sinusoids(length: int, width: int) -> torch.Tensor:
+    """Sines and cosines of the position at wavelengths from 2 pi to 10,000 * 2 pi (Vaswani et al. 2017, section 3.5).
+
+    Positions a fixed distance apart differ by one rotation, so a single attention matrix can look at "the word
+    before"; from random embeddings the model has to learn that for each position by itself. float32 [length, width]
+    with a root mean square of 1.
+    """
+    place = torch.arange(length)[:, None]
+    angle = place * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
+    return math.sqrt(2) * torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, -1)[:, :width]
 
 
 def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:

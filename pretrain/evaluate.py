@@ -23,7 +23,7 @@ from .objective import PretrainingObjective
 
 MOST_EXAMPLES_DURING = 2_000
 # Shares of the budget that all evaluations during the run, and the last one, may take.
-SHARE_DURING, SHARE_FINAL = 0.05, 0.1
+SHARE_DURING, SHARE_FINAL = 0.05, 0.05
 _LEAST_EXAMPLES = 64
 # A forward pass costs about a third of a training step.
 _TRAINING_COST = 3

@@ -42,15 +42,18 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     """
     device = _device(settings.device)
     on_gpu = device == "cuda"
+    budget = settings.budget
+    if budget == "auto":
+        budget = "4m" if settings.prep.corpus == ("builtin",) and not settings.prepared else "30m"
     preset = settings.preset
     if preset == "auto" and config is None:
-        preset = "base" if on_gpu else "mini"
+        preset = "base" if on_gpu else _preset_for_cpu(Budget.parse(budget))
     if config is None and preset not in PRESETS:
         raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
     hidden_size = config.hidden_size if config else BertConfig.from_preset(preset, vocab_size=128).hidden_size
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
     chosen = {
-        "budget": "4m" if settings.prep.corpus == ("builtin",) and not settings.prepared else "30m",
+        "budget": budget,
         "batch_size": 256 if on_gpu else 32,
         "micro_batch_tokens": 65_536 if on_gpu else 8_192,
         "learning_rate": peak_learning_rate(optimizer, hidden_size),
@@ -59,6 +62,11 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def _preset_for_cpu(budget: Budget) -> str:
+    """In a few minutes a narrow model sees enough text to learn from, a wider one does not."""
+    return "micro" if budget.unit == "seconds" and budget.amount <= 300 else "mini"
 
 
 def _device(wanted: str) -> str:
