@@ -22,7 +22,6 @@ from .objective import PretrainingObjective
 from .optimizer import Optimizer
 from .settings import PretrainSettings
 
-
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04
 

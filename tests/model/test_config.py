@@ -33,7 +33,7 @@ def test_preset_changes_and_mistakes():
     config = BertConfig.from_preset("mini", 1000, hidden_size=128, hidden_dropout_prob=0)
     assert (config.num_attention_heads, config.intermediate_size) == (2, 512)
     assert isinstance(config.hidden_dropout_prob, float)
-    with pytest.raises(ModelError, match="no model size 'huge'; choose one of tiny, mini"):
+    with pytest.raises(ModelError, match="no model size 'huge'; choose one of tiny, micro, mini"):
         BertConfig.from_preset("huge", 1000)
     with pytest.raises(ModelError, match="no field hiden_size"):
         BertConfig.from_preset("mini", 1000, hiden_size=3)
