@@ -36,10 +36,10 @@ class Counters:
     skipped: int = 0
     skipped_in_a_row: int = 0
     evaluations: int = 0
-    best_loss: float = math.inf
+    best_loss: float | None = None
     best_step: int = 0
     losses: dict[str, float] = field(default_factory=dict)
-    """Sums of the losses since the last row of metrics.jsonl."""
+    """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
 
 
 @dataclass
@@ -179,6 +179,6 @@ def record_evaluation(run: Run, results: dict[str, float]) -> None:
     """Write down held-out results and remember whether they are the best."""
     counters = run.counters
     loss = sum(value for name, value in results.items() if name in ("mlm_loss", "nsp_loss"))
-    if loss < counters.best_loss:
+    if counters.best_loss is None or loss < counters.best_loss:
         counters.best_loss, counters.best_step = loss, counters.step
     run.progress.evaluation(counters, results)

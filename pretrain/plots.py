@@ -23,7 +23,7 @@ def draw_curves(rows: list[dict], path: Path) -> None:
     for name in (name for name in _COLOURS if f"{name}_loss" in last):
         colour, label = _COLOURS[name], name.upper()
         steps = [row["tokens"] for row in training]
-        loss.plot(steps, [row[f"{name}_loss"] for row in training], color=colour, alpha=0.3, lw=1)
+        loss.plot(steps, [row.get(f"{name}_loss") for row in training], color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
             values = [scale * found[f"{name}_{measure}"] for _, found in held_out]
             axes.plot([tokens for tokens, _ in held_out], values, color=colour, marker="o", ms=3, label=label)

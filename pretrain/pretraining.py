@@ -48,7 +48,7 @@ def pretrain(settings: PretrainSettings) -> Path:
     if is_finished(settings, out):
         say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
         return out
-    created = not out.exists()
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out / ".lock", timeout=0):
@@ -58,7 +58,9 @@ def pretrain(settings: PretrainSettings) -> Path:
     finally:
         # A run that was refused before it began leaves no folder behind.
         if created and not any(entry.name != ".lock" for entry in out.iterdir()):
-            shutil.rmtree(out)
+            (out / ".lock").unlink(missing_ok=True)
+            for folder in created:
+                folder.rmdir()
     return out
 
 
@@ -181,7 +183,7 @@ class Pretraining:
             "validation": {name: found.get(name) for name in _METRICS},
             "steps": run.counters.step,
             "tokens": run.counters.tokens,
-            "seconds": round(run.counters.seconds, 1),
+            "seconds": round(run.seconds(), 1),
             "skipped_steps": run.counters.skipped,
             "budget": self.settings.budget,
         }

@@ -1,6 +1,7 @@
 """What a person and a program see of a run: one progress bar, metrics.jsonl, the table at the end."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -49,16 +50,20 @@ class Progress:
         self._printed = -1
 
     def step(self, counters, losses: dict[str, float], rate: float, norm: float, seconds: float, used: float) -> None:
-        """Take note of a step: its losses, learning rate, gradient norm; seconds and share of the budget used."""
-        for name, value in losses.items():
-            counters.losses[name] = counters.losses.get(name, 0.0) + value
-        counters.losses["steps"] = counters.losses.get("steps", 0) + 1
+        """Take note of a step: its losses, learning rate, gradient norm; seconds and share of the budget used.
+
+        Losses that are not finite have no mean; the row counts the steps that were skipped for them.
+        """
+        if all(map(math.isfinite, losses.values())):
+            for name, value in {**losses, "steps": 1}.items():
+                counters.losses[name] = counters.losses.get(name, 0) + value
         speed = self._speed(counters, seconds)
         if counters.step % self.log_every == 0:
-            steps = counters.losses.pop("steps")
+            steps = counters.losses.pop("steps", 0)
             means = {f"{name}_loss": value / steps for name, value in counters.losses.items()}
             row = {"step": counters.step, "epoch": counters.epochs, "tokens": counters.tokens, **means}
-            row |= {"learning_rate": rate, "grad_norm": norm, "skipped": counters.skipped}
+            row |= {"learning_rate": rate, "grad_norm": norm if math.isfinite(norm) else None}
+            row["skipped"] = counters.skipped
             row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed)}
             self.metrics.write(row)
             counters.losses = {}

@@ -137,6 +137,13 @@ def test_a_damaged_checkpoint_is_named(damage, run_folder, capsys):
     assert (folder / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_refused_run_leaves_no_folder_where_none_was_named_either(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert pretrain([f"--corpus={text_file(tmp_path / 'in', content=BLANK)}", "--device=cpu"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["no text"])
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path, prepared, capsys):
     (tmp_path / "thesis").mkdir()
     text_file(tmp_path / "thesis", "chapter.txt")

@@ -149,6 +149,23 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, mode
     assert run.counters.skipped == 1 and run.counters.skipped_in_a_row == 0
 
 
+def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
+    import json
+
+    from pretrain.progress import MetricsFile, Progress
+
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl", 0), 2, None)
+    counters = Counters()
+    nan = float("nan")
+    for losses in ({"mlm": nan}, {"mlm": 2.0}, {"mlm": nan}, {"mlm": nan}):
+        counters.step += 1
+        progress.step(counters, losses, 0.1, nan, 1.0, 0.1)
+    progress.close()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in open(tmp_path / "metrics.jsonl")]
+    assert [row.get("mlm_loss") for row in rows] == [2.0, None]
+    assert all(row["grad_norm"] is None for row in rows)
+
+
 def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, model, tmp_path):
     from pretrain.checkpoint import Checkpoints
 
