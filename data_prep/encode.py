@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .corpus import Document
+from .errors import PrepError
 from .prepared import Shard
 from .sentences import split
 from .wordpiece import WordPieceTokenizer
@@ -188,5 +189,5 @@ def _join(index: int, blocks: list[Block]) -> Shard:
 
     ids = np.concatenate([block.ids for block in blocks])
     if len(ids) >= 1 << 31:
-        raise ValueError(f"a shard of {len(ids)} ids: one document is larger than 2^31 tokens")
+        raise PrepError(f"a document has {len(ids):,} tokens, over the limit of 2^31: cut it into several")
     return Shard(index, ids, offsets("sentence_lengths"), offsets("document_sentences"))

@@ -39,7 +39,7 @@ from .sentences import split
 from .settings import ExampleSettings, PrepSettings
 from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
 from .static import write_static_copies
-from .wordpiece import WordPieceTokenizer, train_vocabulary
+from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
 
 # The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
 HELD_OUT_SEED = 2018
@@ -89,8 +89,12 @@ def prepare(
 
 def prepare_sample(
     prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int
-) -> tuple[PreparedCorpus, float]:
-    """Prepare only the beginning of a corpus, for a try; returns it, and about which share of the whole it is."""
+) -> tuple[PreparedCorpus, float | None]:
+    """Prepare only the beginning of a corpus, for a try.
+
+    Returns:
+        The prepared sample, and about which share of the whole it is; None where the size of the whole is not known.
+    """
     job = Preparation(prep, examples, out, static_masks=0, sample_bytes=sample_bytes)
     out.mkdir(parents=True)
     job.run(None)
@@ -113,7 +117,8 @@ class Preparation:
         sample_bytes: int | None = None,
     ):
         self.prep, self.examples, self.out, self.static_masks = prep, examples, out, static_masks
-        self.sample_bytes, self.share_read = sample_bytes, 1.0
+        self.sample_bytes: int | None = sample_bytes
+        self.share_read: float | None = 1.0
         self.work = out / _WORK
         self.corpus = self._open(prep.corpus)
         self.validation_corpus = self._open(prep.validation_corpus) if prep.validation_corpus else None
@@ -153,13 +158,19 @@ class Preparation:
     def is_done(self) -> bool:
         """Whether `out` holds exactly this; an `out` that holds something else is refused."""
         if (self.out / MANIFEST).exists():
-            found = command_line.differences(read_manifest(self.out)["identity"], self.identity)
+            before, now = read_manifest(self.out)["identity"], self.identity
+            texts = ("text", "validation_text", "tokenizer")
+            found = [f"the {name.replace('_', ' ')} is another" for name in texts if before.get(name) != now.get(name)]
+            rest = [{k: v for k, v in identity.items() if k not in texts} for identity in (before, now)]
+            found += command_line.differences(*rest)
             if found:
                 raise PrepError(
                     f"{self.out} holds a corpus prepared otherwise ({'; '.join(found)}): give another --out, "
                     "or remove that folder"
                 )
             return True
+        if self.out.exists() and not self.out.is_dir():
+            raise PrepError(f"{self.out} is a file: give the name of a folder as --out")
         if self.out.exists() and not self.work.exists() and any(entry.name != ".lock" for entry in self.out.iterdir()):
             raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
         return False
@@ -186,7 +197,11 @@ class Preparation:
         if path.exists() and json.loads(path.read_text("utf-8")) == self.identity:
             self.note("Going on with an interrupted preparation.")
             return
-        shutil.rmtree(self.work, ignore_errors=True)
+        if self.work.exists():
+            self.note("An interrupted preparation of other text or settings is replaced.")
+            # What it may have written beside its work folder must not get among ours.
+            for name in (*_PARTS, *(f"{part}_pairs" for part in _PARTS), "static_masks", "tokenizer", _WORK):
+                shutil.rmtree(self.out / name, ignore_errors=True)
         self.work.mkdir(parents=True)
         write_json(path, self.identity)
 
@@ -207,7 +222,8 @@ class Preparation:
             yield document
             size += sum(map(len, document.lines))
             if self.sample_bytes and size >= self.sample_bytes:
-                self.share_read = min(1.0, self.corpus.bytes_read / max(1, self.corpus.total_bytes))
+                total = self.corpus.total_bytes
+                self.share_read = min(1.0, self.corpus.bytes_read / total) if total else None
                 return
 
     def _split(self) -> Split:
@@ -215,6 +231,9 @@ class Preparation:
         num_validation = 0
         if self.validation_corpus:
             num_validation = record_documents(self.validation_corpus.documents(), path)
+            if not num_validation:
+                names = ", ".join(self.prep.validation_corpus)
+                raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
         count = record_documents(self._documents("reading"), path)
         documents = split_documents(read_records(path), self.examples.sequence_length, num_validation)
         self.note(
@@ -261,9 +280,11 @@ class Preparation:
         size = None if prep.vocab_size == "auto" or self.sample_bytes else prep.vocab_size
         options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
         vocabulary = train_vocabulary(texts, size, **options)
-        if self.sample_bytes and prep.vocab_size != "auto":
-            # A sample seldom supports the size, but the plan is to be made for it.
-            vocabulary += [f"[unused{number}]" for number in range(len(vocabulary), prep.vocab_size)]
+        if self.sample_bytes:
+            # A sample seldom supports the size of the whole corpus, but the plan is to be made for that.
+            whole = (count_characters(texts()) / (self.share_read or 1.0)).astype(np.int64)
+            wanted = automatic_size(whole) if prep.vocab_size == "auto" else prep.vocab_size
+            vocabulary = vocabulary[:wanted] + [f"[unused_{n}]" for n in range(len(vocabulary), wanted)]
         self.note(f"Trained a vocabulary of {len(vocabulary):,} word pieces.")
         return WordPieceTokenizer(vocabulary, **options)
 
@@ -332,17 +353,14 @@ class Preparation:
         train = facts["train"]
         self.note(
             f"Prepared {train['tokens']:,} tokens in {train['documents']:,} documents, {facts['pairs']['examples']:,} "
-            f"examples of up to {self.examples.sequence_length} tokens ({facts['pairs']['fill']:.0%} full); "
-            f"see {self.out / 'prep_report.md'}."
+            f"examples of up to {self.examples.sequence_length} tokens ({facts['pairs']['fill']:.0%} full)"
+            + ("." if self.sample_bytes else f"; see {self.out / 'prep_report.md'}.")
         )
         write_text(self.out / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n" + "\n".join(self.log) + "\n")
+        files = (path.relative_to(self.out) for path in self.out.rglob("*") if path.is_file())
+        ours = (path.as_posix() for path in files if path.parts[0] not in (_WORK, LOG, ".lock"))
+        seal(self.out, self._manifest(tokenizer, facts), sorted(ours))
         shutil.rmtree(self.work)
-        files = sorted(
-            path.relative_to(self.out).as_posix()
-            for path in self.out.rglob("*")
-            if path.is_file() and path.name not in (LOG, ".lock")
-        )
-        seal(self.out, self._manifest(tokenizer, facts), files)
 
     def _manifest(self, tokenizer: WordPieceTokenizer, facts: dict) -> dict:
         data = [file_digest(next((self.out / part).glob("*.arrow"))) for part in _PARTS]

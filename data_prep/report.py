@@ -30,8 +30,8 @@ def pair_numbers(shard_pairs: list[Pairs], sequence_length: int) -> dict:
     """Examples of an epoch: label balance, lengths, and how full the sequences are."""
     lengths = np.concatenate([pairs.lengths() for pairs in shard_pairs])
     labels = np.concatenate([pairs.label for pairs in shard_pairs])
-    counts, edges = np.histogram(lengths, bins=_BINS, range=(0, sequence_length))
-    bounds = edges.round().astype(int)
+    bounds = np.linspace(0, sequence_length, _BINS + 1).round().astype(int)
+    counts, _ = np.histogram(lengths - 1, bins=bounds)
     return {
         "sequence_length": sequence_length,
         "examples": len(lengths),

@@ -41,6 +41,14 @@ class PrepSettings:
         if isinstance(self.vocab_size, int) and (self.vocab_size < 128 or self.vocab_size % 64):
             near = max(128, round(self.vocab_size / 64) * 64)
             raise PrepError(f"--vocab-size {self.vocab_size} is not a multiple of 64 from 128 on: use {near}")
+        if self.tokenizer is not None:
+            default = PrepSettings()
+            for name in ("vocab_size", "lowercase", "strip_accents"):
+                if getattr(self, name) != getattr(default, name):
+                    option = name.replace("_", "-")
+                    raise PrepError(f"--{option} stands beside --tokenizer, which brings its own: leave one out")
+        if self.group_column is not None and self.validation_corpus:
+            raise PrepError("--group-column stands beside --validation-corpus, so nothing is split: leave one out")
         if isinstance(self.workers, int) and self.workers < 1:
             raise PrepError(f"--workers {self.workers} is less than 1: give the number of processes, or auto")
 

@@ -13,10 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from data_prep.wordpiece import WordPieceTokenizer
+
 from .errors import PretrainError
 from .optimizer import Optimizer
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 _STATE = "training_state"
 
 
@@ -25,11 +26,11 @@ class Checkpoints:
 
     Args:
         folder: where they are; made at the first save.
-        tokenizer: folder whose tokenizer files go into every checkpoint.
+        tokenizer: goes into every checkpoint.
         keep: how many of the latest stay.
     """
 
-    def __init__(self, folder: Path, tokenizer: Path, keep: int):
+    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, keep: int):
         self.folder, self.tokenizer, self.keep = folder, tokenizer, keep
 
     def path(self, step: int) -> Path:
@@ -44,8 +45,9 @@ class Checkpoints:
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict, best_step: int) -> Path:
         """Write a checkpoint: it is there whole or not at all. Older ones than the last `keep` and the best go."""
+        for left_over in self.folder.glob(".step-*.tmp"):
+            shutil.rmtree(left_over)
         final, temporary = self.path(step), self.folder / f".step-{step:08d}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
         (temporary / _STATE).mkdir(parents=True)
         save_model_folder(model, self.tokenizer, temporary)
         tensors = {name: t.detach().cpu().contiguous() for name, t in optimizer.state_tensors().items()}
@@ -54,7 +56,7 @@ class Checkpoints:
         commit_folder(temporary, final)
         kept = {*self.all()[-self.keep :], self.path(best_step)}
         for old in (path for path in self.all() if path not in kept):
-            shutil.rmtree(old)
+            remove_folder(old)
         return final
 
 
@@ -67,7 +69,7 @@ def read_state(checkpoint: Path) -> dict:
     path = checkpoint / _STATE / "state.json"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return {"counters": state["counters"], "position": state["position"], **state}
+        return {name: state[name] for name in ("counters", "position", "metrics_rows", "prepared", "evaluation")}
     except FileNotFoundError as error:
         raise PretrainError(f"{path} is missing: remove {checkpoint} to go on from the checkpoint before it") from error
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -87,12 +89,12 @@ def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
         raise PretrainError(f"{path} is damaged: remove {checkpoint} to go on from the checkpoint before it") from error
 
 
-def save_model_folder(model: nn.Module, tokenizer: Path, folder: Path, card: str | None = None) -> None:
-    """Write weights, config, tokenizer files and, if given, the model card into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_model_folder(
+    model: nn.Module, tokenizer: WordPieceTokenizer, folder: Path, card: str | None = None
+) -> None:
+    """Write weights, config, tokenizer and, if given, the model card into a folder."""
     model.save_pretrained(folder)
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(tokenizer / name, folder / name)
+    tokenizer.save(folder, model.config.max_position_embeddings)
     if card is not None:
         (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -106,5 +108,13 @@ def commit_folder(temporary: Path, final: Path) -> None:
         finally:
             os.close(handle)
     if final.exists():
-        shutil.rmtree(final)
+        remove_folder(final)
     os.replace(temporary, final)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
+    hidden = folder.with_name(f".{folder.name}.old.tmp")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.replace(folder, hidden)
+    shutil.rmtree(hidden)

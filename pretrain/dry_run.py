@@ -17,7 +17,7 @@ from .batches import Batches, Position
 from .budget import Budget
 from .build import make_data, make_model, make_objective, make_optimizer, precision_context
 from .loop import Run, step
-from .pretraining import base_config
+from .pretraining import base_config, with_batch_size
 from .progress import clock
 from .resolve import resolve
 from .settings import PretrainSettings
@@ -35,6 +35,7 @@ def dry_run(settings: PretrainSettings) -> None:
         prepared, share = _sample(settings, Path(folder))
         objective = make_objective(settings, prepared)
         stream, maker, evaluation = make_data(settings, prepared, objective)
+        settings = with_batch_size(settings, evaluation)
         model = make_model(settings, prepared).to(settings.device)
         run = _bare_run(settings, model)
         batches = Batches(stream, maker, settings.batch_size, Position())
@@ -43,13 +44,14 @@ def dry_run(settings: PretrainSettings) -> None:
             step(run, next(batches), objective)
             seconds = time.monotonic() - start
         found = evaluation(model, _EVALUATED)
-        corpus_tokens = round(stream.num_tokens / share)
+        corpus_tokens = round(stream.num_tokens / (share or 1.0))
         tokens_a_step = run.counters.tokens / _STEPS
         content_a_step = batches.position.content_tokens / _STEPS
-    _print_plan(settings, model, found, seconds, tokens_a_step, corpus_tokens / content_a_step, corpus_tokens)
+    amount = f"{'at least' if share is None else 'about'} {corpus_tokens:,} tokens"
+    _print_plan(settings, model, found, seconds, tokens_a_step, corpus_tokens / content_a_step, amount)
 
 
-def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, float]:
+def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, float | None]:
     """A prepared corpus to try, and about which share of the whole it is."""
     if settings.prepared:
         return PreparedCorpus(settings.prepared, verify=False), 1.0
@@ -78,7 +80,7 @@ def _bare_run(settings: PretrainSettings, model) -> Run:
     )
 
 
-def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, corpus_tokens) -> None:
+def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, amount) -> None:
     budget = Budget.parse(settings.budget)
     steps = {
         "seconds": budget.amount / seconds,
@@ -88,7 +90,7 @@ def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, 
     }[budget.unit]
     rows = [
         ("model", f"{parameter_count(model.config):,} parameters"),
-        ("corpus", f"about {corpus_tokens:,} tokens, {steps_an_epoch:,.0f} steps an epoch"),
+        ("corpus", f"{amount}, {steps_an_epoch:,.0f} steps an epoch"),
         ("budget", settings.budget),
         ("steps", f"about {steps:,.0f} of {settings.batch_size} examples ({steps / steps_an_epoch:.1f} epochs)"),
         ("tokens", f"about {steps * tokens_a_step:,.0f}"),

@@ -48,7 +48,8 @@ class Evaluation:
 
     Args:
         prepared: where the held-out part comes from.
-        sequence_length, masking: as in training; the seed of pairs and masks is the same for all runs.
+        maker: of the validation part.
+        sequence_length: as in training; the seed of pairs and masks is the same for all runs.
         precision: gives the context that the model computes in.
     """
 
@@ -81,7 +82,8 @@ class Evaluation:
 
         Returns:
             mlm_loss (nats), mlm_perplexity, mlm_accuracy, unigram_entropy (the loss of word frequencies alone, on the
-            same targets), most_frequent_accuracy; with NSP also nsp_loss, nsp_accuracy, nsp_majority.
+            same targets), most_frequent_accuracy; where there are labelled pairs also nsp_loss, nsp_accuracy and
+            nsp_majority.
         """
         was_training = model.training
         model.eval()
@@ -110,11 +112,11 @@ class Evaluation:
             "unigram_entropy": cross_entropy(unigram, mlm_labels),
             "most_frequent_accuracy": most_frequent_accuracy(unigram, mlm_labels),
         }
-        if "nsp" in counts:
+        if counts.get("nsp"):
             labelled = nsp_labels[nsp_labels >= 0]
-            share = float(labelled.mean()) if len(labelled) else 0.0
-            results["nsp_loss"] = sums["nsp_loss"] / max(1, counts["nsp"])
-            results["nsp_accuracy"] = sums["nsp_correct"] / max(1, counts["nsp"])
+            share = float(labelled.mean())
+            results["nsp_loss"] = sums["nsp_loss"] / counts["nsp"]
+            results["nsp_accuracy"] = sums["nsp_correct"] / counts["nsp"]
             results["nsp_majority"] = max(share, 1 - share)
         return results
 

@@ -51,6 +51,11 @@ class MaskFiller:
         except ModelError as error:
             raise PretrainError(str(error)) from error
         self.tokenizer = WordPieceTokenizer.load(folder)
+        entries, rows = self.tokenizer.vocab_size, self.model.config.vocab_size
+        if entries > rows:
+            raise PretrainError(
+                f"{folder} has {entries} vocabulary entries and {rows} embeddings: use the tokenizer of this model"
+            )
 
     def __call__(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[tuple[str, float]]]]:
         """For each text, for each of its masks in order: the `top_k` words with their probabilities, best first.
@@ -70,7 +75,8 @@ class MaskFiller:
         found = []
         for place, row in enumerate(rows):
             masked = [i for i, token in enumerate(row) if token == self.tokenizer.mask_id]
-            best = logits[place, masked].float().softmax(-1).topk(min(top_k, logits.shape[-1]))
+            probabilities = logits[place, masked].float().softmax(-1)[:, : self.tokenizer.vocab_size]
+            best = probabilities.topk(min(top_k, probabilities.shape[-1]))
             values = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             found.append([[(self.tokenizer.vocabulary[i], p) for i, p in zip(*v, strict=True)] for v in values])
         return found

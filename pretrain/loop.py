@@ -28,7 +28,6 @@ class Counters:
     """What a run has done so far; saved with each checkpoint."""
 
     step: int = 0
-    examples: int = 0
     tokens: int = 0
     """Tokens computed, special tokens included, padding never."""
     epochs: float = 0.0
@@ -90,7 +89,8 @@ class Run:
         """Write a checkpoint of this moment."""
         c = self.counters
         c.seconds = self.seconds()
-        state = {"counters": asdict(c), "position": asdict(position), **self.describe}
+        rows = self.progress.metrics.num_rows
+        state = {"counters": asdict(c), "position": asdict(position), "metrics_rows": rows, **self.describe}
         self.checkpoints.save(c.step, self.model, self.optimizer, state, best_step=c.best_step)
         self._last_save = (c.step, c.seconds)
 
@@ -112,6 +112,8 @@ def train(run: Run, batches: Batches, objective, evaluate: Callable[[nn.Module, 
         PretrainError: loss or gradient were not finite for many steps in a row.
     """
     run.model.train()
+    # A budget that has grown puts the run back to an earlier share of it.
+    run.counters.evaluations = min(run.counters.evaluations, int(run.used() * run.evaluations))
     while (progress := run.used()) < 1:
         rate = run.rate(progress)
         run.optimizer.set_learning_rate(rate)
@@ -157,7 +159,6 @@ def step(run: Run, micro_batches: list[PackedBatch], objective) -> tuple[dict[st
         skip(run)
     run.optimizer.zero_grad()
     counters.step += 1
-    counters.examples += sum(batch.num_sequences for batch in micro_batches)
     counters.tokens += sum(batch.num_tokens for batch in micro_batches)
     return losses, norm
 
@@ -170,8 +171,8 @@ def skip(run: Run) -> None:
         good = run.checkpoints.latest()
         raise PretrainError(
             f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
-            f"{run.counters.step}): try a lower --learning-rate or --precision fp32; the last good checkpoint is "
-            f"{good or 'none yet'}"
+            f"{run.counters.step}): start anew in another --out with a lower --learning-rate or --precision fp32; the "
+            f"last good checkpoint, for --init-from, is {good or 'none yet'}"
         )
 
 

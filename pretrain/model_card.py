@@ -3,11 +3,10 @@
 from model import BertConfig
 
 
-def model_card(config: BertConfig, settings: dict, prepared: dict, results: dict, language: str) -> str:
+def model_card(config: BertConfig, prepared: dict, results: dict, language: str) -> str:
     """The model card, with the metadata block that model hubs read.
 
     Args:
-        settings: the resolved settings of the run.
         prepared: the manifest of the prepared corpus.
         results: content of results.json.
     """
@@ -19,6 +18,7 @@ def model_card(config: BertConfig, settings: dict, prepared: dict, results: dict
     ]
     if found["nsp_accuracy"] is not None:
         rows.append(("NSP accuracy", f"{found['nsp_accuracy']:.3f}", f"{found['nsp_majority']:.3f} (majority)"))
+    objective = "masked words" if found["nsp_accuracy"] is None else "masked words and next sentences"
     table = "\n".join(f"| {name} | {value} | {baseline} |" for name, value, baseline in rows)
     return f"""---
 library_name: transformers
@@ -30,7 +30,7 @@ tags: [bert, fill-mask, domain-bert]
 # A BERT of its own domain
 
 {size}, vocabulary {config.vocab_size:,}, sequences of up to {config.max_position_embeddings} tokens. Pretrained with
-{settings["objective"].replace("mlm", "masked words").replace("nsp", "next sentences").replace("+", " and ")} on
+{objective} on
 {prepared["train"]["tokens"]:,} tokens in {prepared["train"]["documents"]:,} documents: {results["steps"]:,} steps,
 {results["tokens"]:,} tokens computed.
 

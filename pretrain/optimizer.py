@@ -59,7 +59,7 @@ class Optimizer:
             {"params": [p for p in rest.values() if id(p) not in decay], "weight_decay": 0.0},
         ]
         self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(groups, lr=learning_rate, fused=_can_fuse(names), **_ADAM)
+            torch.optim.AdamW(groups, lr=learning_rate, fused=True, **_ADAM)
         ]
         if matrices:
             options = {"lr": learning_rate, "weight_decay": weight_decay, "adjust_lr_fn": "match_rms_adamw"}
@@ -97,7 +97,7 @@ class Optimizer:
                 for parameter in group["params"]:
                     suffix = "/" + self._name_of[id(parameter)]
                     part.state[parameter] = {
-                        key.removesuffix(suffix): value.to(parameter.device if value.ndim else "cpu")
+                        key.removesuffix(suffix): value.to(parameter.device)
                         for key, value in tensors.items()
                         if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
                     }
@@ -108,10 +108,6 @@ def layer_matrices(model: nn.Module) -> set[str]:
     prefixes = [name for name, module in model.named_modules() if isinstance(module, EncoderLayer)]
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     return {f"{name}.weight" for name in linear for prefix in prefixes if name.startswith(prefix + ".")}
-
-
-def _can_fuse(parameters: dict[str, Tensor]) -> bool:
-    return all(p.device.type in ("cpu", "cuda", "mps") for p in parameters.values())
 
 
 def clip(parameters: list[Tensor], largest: float) -> Tensor:

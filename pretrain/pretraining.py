@@ -26,7 +26,7 @@ from .model_card import model_card
 from .optimizer import schedule
 from .plots import draw_curves
 from .progress import MetricsFile, Progress, results_table
-from .resolve import SETTINGS_FILE, as_before, out_folder, resolve
+from .resolve import SETTINGS_FILE, as_before, automatic_batch_size, out_folder, resolve
 from .settings import PretrainSettings
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
@@ -40,14 +40,8 @@ def pretrain(settings: PretrainSettings) -> Path:
         PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
     """
     out = out_folder(settings)
-    before = as_before(settings, out)
-    if before is None:
-        settings = resolve(settings, base_config(settings))
-    else:
-        settings = before
-    if is_finished(settings, out):
-        say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
-        return out
+    settings = as_before(settings, out) or settings
+    settings = resolve(settings, base_config(settings))
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -74,13 +68,13 @@ def base_config(settings: PretrainSettings):
         raise PretrainError(str(error)) from error
 
 
-def is_finished(settings: PretrainSettings, out: Path) -> bool:
-    """Whether `out` holds the results of this budget."""
+def is_finished(settings: PretrainSettings, out: Path, corpus: str) -> bool:
+    """Whether `out` holds the results of this budget on the corpus of this digest."""
     try:
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return Budget.parse(results["budget"]) == Budget.parse(settings.budget) and results["prepared"] == corpus
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return isinstance(results, dict) and results.get("budget") == settings.budget
 
 
 def open_corpus(settings: PretrainSettings, out: Path) -> PreparedCorpus:
@@ -98,18 +92,29 @@ def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluati
     return budget.amount * rates[budget.unit]
 
 
+def with_batch_size(settings: PretrainSettings, evaluation: Evaluation) -> PretrainSettings:
+    """The settings with the batch size chosen by the mean length of the held-out examples."""
+    if settings.batch_size != "auto":
+        return settings
+    mean = float(evaluation.examples.lengths().mean())
+    return replace(settings, batch_size=automatic_batch_size(settings.device, mean))
+
+
 class Pretraining:
     """The parts of one run and the order in which they act."""
 
     def __init__(self, settings: PretrainSettings, out: Path):
-        self.settings, self.out = settings, out
+        self.out = out
         self.prepared = open_corpus(settings, out)
         self.objective = make_objective(settings, self.prepared)
         self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective)
-        tokenizer = self.prepared.folder / "tokenizer"
-        self.checkpoints = Checkpoints(out / "checkpoints", tokenizer, settings.keep_checkpoints)
+        self.settings = with_batch_size(settings, self.evaluation)
+        self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
 
     def run(self) -> None:
+        if is_finished(self.settings, self.out, self.prepared.digest):
+            say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
+            return
         latest = self.checkpoints.latest()
         began = time.monotonic()
         if latest:
@@ -145,7 +150,7 @@ class Pretraining:
     def _make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
         settings = self.settings
         counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
-        metrics = MetricsFile(self.out / "metrics.jsonl", from_step=counters.step)
+        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_rows", 0))
         return Run(
             model=model,
             optimizer=optimizer,
@@ -186,13 +191,12 @@ class Pretraining:
             "seconds": round(run.seconds(), 1),
             "skipped_steps": run.counters.skipped,
             "budget": self.settings.budget,
+            "prepared": self.prepared.digest,
         }
-        settings = command_line.as_dict(self.settings)
-        language = self.settings.prep.language
-        card = model_card(run.model.config, settings, self.prepared.manifest, results, language)
+        card = model_card(run.model.config, self.prepared.manifest, results, self.settings.prep.language)
         temporary = self.out / ".final.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        save_model_folder(run.model, self.prepared.folder / "tokenizer", temporary, card)
+        save_model_folder(run.model, self.prepared.tokenizer, temporary, card)
         commit_folder(temporary, self.out / "final")
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(results)}\n")

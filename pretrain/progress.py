@@ -12,11 +12,16 @@ _LINES = 20
 
 
 class MetricsFile:
-    """metrics.jsonl: a row every few steps, a row an evaluation. Going on from a step drops the rows after it."""
+    """metrics.jsonl: a row every few steps, a row an evaluation.
 
-    def __init__(self, path: Path, from_step: int):
+    Args:
+        num_rows: how many of the rows found are kept; those written after the checkpoint a run goes on from are not.
+    """
+
+    def __init__(self, path: Path, num_rows: int = 0):
         self.path = path
-        kept = [line for line in self._lines() if json.loads(line)["step"] <= from_step]
+        kept = self._lines()[:num_rows]
+        self.num_rows = len(kept)
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
         temporary.replace(path)
@@ -27,6 +32,8 @@ class MetricsFile:
         return text.split("\n")[:-1]
 
     def write(self, row: dict) -> None:
+        """Append a row."""
+        self.num_rows += 1
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 

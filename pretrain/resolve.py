@@ -15,9 +15,9 @@ from .optimizer import peak_learning_rate
 from .settings import PretrainSettings
 
 SETTINGS_FILE = "settings.yaml"
-# These do not decide the result, or, like the corpus, are compared by content elsewhere.
+# These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 _MAY_DIFFER = {
-    "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer", "init_from",
+    "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer",
     "checkpoint_every", "keep_checkpoints", "log_every", "budget",
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def out_folder(settings: PretrainSettings) -> Path:
 
 
 def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> PretrainSettings:
-    """Choose every `auto` that concerns training.
+    """Choose every `auto` that concerns training, but the batch size, for which the corpus must be known.
 
     Args:
         config: of the model to continue from, if there is one.
@@ -54,7 +54,6 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
     chosen = {
         "budget": budget,
-        "batch_size": 256 if on_gpu else 32,
         "micro_batch_tokens": 65_536 if on_gpu else 8_192,
         "learning_rate": peak_learning_rate(optimizer, hidden_size),
         "precision": "bf16" if _computes_in_bf16(device) else "fp32",
@@ -62,6 +61,12 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def automatic_batch_size(device: str, example_tokens: float) -> int:
+    """Examples of `example_tokens` tokens on average that make a step of a good size, a multiple of 8."""
+    tokens = 28_000 if device == "cuda" else 3_500
+    return max(8, round(tokens / example_tokens / 8) * 8)
 
 
 def _preset_for_cpu(budget: Budget) -> str:
@@ -82,7 +87,8 @@ def _device(wanted: str) -> str:
 def _computes_in_bf16(device: str) -> bool:
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported() and _has_bf16_instructions()
+    has_onednn = device == "cpu" and torch.backends.mkldnn.is_available()
+    return has_onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported() and _has_bf16_instructions()
 
 
 def _has_bf16_instructions() -> bool:
@@ -107,6 +113,8 @@ def as_before(settings: PretrainSettings, out: Path) -> PretrainSettings | None:
         PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
     """
     path = out / SETTINGS_FILE
+    if out.exists() and not out.is_dir():
+        raise PretrainError(f"{out} is a file: give the name of a folder as --out")
     if not path.exists():
         left = [entry for entry in out.iterdir() if entry.name not in ("prepared", ".lock")] if out.exists() else []
         if left:

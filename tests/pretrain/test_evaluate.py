@@ -100,6 +100,14 @@ def test_the_plan_keeps_to_its_shares_of_a_counted_budget(prepared):
     assert large.during == min(2000, everything) and large.final == everything
 
 
+def test_held_out_text_without_a_labelled_pair_has_no_pair_numbers(prepared):
+    settings = settings_of(prepared)
+    evaluation = evaluation_of(prepared, settings)
+    evaluation.examples.label[:] = -100
+    found = evaluation(make_model(settings, prepared), 20)
+    assert "mlm_loss" in found and not any(name.startswith("nsp") for name in found)
+
+
 def test_masked_words_alone_have_no_pair_numbers(prepared):
     objective = PretrainingObjective(next_sentence=False)
     maker = BatchMaker(prepared.validation, prepared.tokenizer, "token", 4096)

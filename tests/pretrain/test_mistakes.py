@@ -92,6 +92,8 @@ PRETRAIN_MISTAKES = {
     "two sources": (["--prepared=here", "--corpus=there"], ["--corpus", "--prepared"]),
     "negative batch": (["--batch-size=0"], ["--batch-size"]),
     "no settings file": (["--config=none.yaml"], ["none.yaml"]),
+    "two vocabularies": (["--tokenizer=x", "--vocab-size=1024"], ["--vocab-size", "--tokenizer"]),
+    "two ways to hold out": (["--group-column=a", "--validation-corpus=b"], ["--group-column"]),
 }
 
 
@@ -142,6 +144,15 @@ def test_a_refused_run_leaves_no_folder_where_none_was_named_either(tmp_path, ca
     assert pretrain([f"--corpus={text_file(tmp_path / 'in', content=BLANK)}", "--device=cpu"]) == 2
     assert_one_sentence(capsys.readouterr().err, ["no text"])
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("stage", [prepare, pretrain])
+def test_a_file_in_place_of_the_output_folder_is_left_alone(stage, tmp_path, prepared, capsys):
+    path = text_file(tmp_path)
+    given = [f"--prepared={prepared.folder}"] if stage is pretrain else []
+    assert stage([*given, f"--out={path}"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["notes.txt", "--out"])
+    assert path.is_file()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, prepared, capsys):

@@ -154,7 +154,7 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
 
     from pretrain.progress import MetricsFile, Progress
 
-    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl", 0), 2, None)
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None)
     counters = Counters()
     nan = float("nan")
     for losses in ({"mlm": nan}, {"mlm": 2.0}, {"mlm": nan}, {"mlm": nan}):
@@ -171,7 +171,7 @@ def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, m
 
     examples, maker = examples_and_maker(prepared)
     batch = maker.packed(examples)
-    checkpoints = Checkpoints(tmp_path, prepared.folder / "tokenizer", keep=2)
+    checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     run = make_run(model, checkpoints=checkpoints)
     saved = checkpoints.save(0, model, run.optimizer, {}, best_step=0)
     with torch.no_grad():

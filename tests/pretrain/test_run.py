@@ -96,14 +96,34 @@ def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finish
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_a_larger_budget_goes_on(prepared, tmp_path, capsys):
+def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(arguments(prepared, out, budget="8steps")) == 0
-    assert main(arguments(prepared, out, budget="12steps")) == 0
+    assert main(arguments(prepared, out, budget="16steps")) == 0
     assert "The budget has grown" in capsys.readouterr().out
-    assert json.loads((out / "results.json").read_text())["steps"] == 12
-    steps = [row["step"] for row in rows(out) if "validation" not in row]
-    assert steps == [4, 8, 12]
+    assert json.loads((out / "results.json").read_text())["steps"] == 16
+    assert [row["step"] for row in rows(out) if "validation" not in row] == [4, 8, 12, 16]
+    # The final evaluation of the shorter run came after its last checkpoint.
+    assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
+
+
+def test_a_finished_folder_is_not_taken_for_another_corpus(prepared, corpus_file, tmp_path, capsys):
+    out = tmp_path / "run"
+    other = tmp_path / "other.txt"
+    other.write_text(corpus_file.read_text().upper().replace("THE", "these"))
+    given = ["--preset=tiny", "--sequence-length=48", "--budget=2steps", "--device=cpu", "--workers=1", f"--out={out}"]
+    assert main([f"--corpus={corpus_file}", *given]) == 0
+    assert main([f"--corpus={corpus_file}", *given]) == 0
+    assert "finished" in capsys.readouterr().out
+    assert main([f"--corpus={other}", *given]) == 2
+    assert "the text is another" in capsys.readouterr().err
+
+
+def test_the_folder_says_the_length_that_was_trained(prepared, tmp_path):
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, budget="1steps", **{"sequence-length": 32})) == 0
+    for name, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        assert json.loads((out / "final" / name).read_text())[key] == 32
 
 
 def start(prepared, out):
@@ -204,6 +224,14 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
     assert "--preset stands beside --init-from" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_the_built_in_corpus(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--dry-run", "--preset=tiny", "--device=cpu", "--workers=1", "--vocab-size=1024"]) == 0
+    printed = capsys.readouterr().out
+    assert "at least" in printed and "4m" in printed
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, capsys, monkeypatch):
