@@ -52,7 +52,7 @@ class Progress:
 
     def __init__(self, metrics: MetricsFile, log_every: int, after_evaluation):
         self.metrics, self.log_every, self.after_evaluation = metrics, log_every, after_evaluation
-        self._bar = tqdm(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {postfix}")
+        self._bar: tqdm | None = None
         self._since = None
         self._printed = -1
 
@@ -89,8 +89,10 @@ class Progress:
         left = clock(seconds * (1 - used) / max(used, 1e-9))
         line = f"step {row['step']:,}  {losses}  lr {row['learning_rate']:.1e}  "
         line += f"{row['tokens_per_second']:,} tokens/s  {left} left"
-        self._bar.set_postfix_str(line, refresh=False)
-        self._bar.update(used - self._bar.n)
+        if self._bar is None:
+            self._bar = tqdm(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {desc}")
+        self._bar.n = used
+        self._bar.set_description_str(line)
         if self._bar.disable and int(used * _LINES) > self._printed:
             self._printed = int(used * _LINES)
             print(f"{used:4.0%}  {line}", flush=True)
@@ -102,12 +104,13 @@ class Progress:
         text += f", accuracy {results['mlm_accuracy']:.1%}"
         if "nsp_accuracy" in results:
             text += f", NSP accuracy {results['nsp_accuracy']:.1%} (majority {results['nsp_majority']:.1%})"
-        self._bar.write(f"step {counters.step:,}: {text}", file=sys.stdout)
+        tqdm.write(f"step {counters.step:,}: {text}", file=sys.stdout)
         sys.stdout.flush()
         self.after_evaluation(self.metrics.rows())
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def clock(seconds: float) -> str:

@@ -72,6 +72,18 @@ def test_the_latest_checkpoints_and_the_best_are_kept(finished):
     assert kept == {f"step-{step:08d}" for step in {18, 24, best}}
 
 
+def test_the_best_checkpoint_outlives_the_latest(prepared, tmp_path):
+    from model import BertConfig, BertForPreTraining
+    from pretrain.checkpoint import Checkpoints
+    from pretrain.optimizer import Optimizer
+
+    model = BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=prepared.tokenizer.vocab_size))
+    checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
+    for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
+        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {}, best_step=best)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000004", "step-00000005"]
+
+
 def test_the_same_command_says_that_it_is_done(finished, prepared, capsys):
     before = (finished / "results.json").stat().st_mtime_ns
     assert main(arguments(prepared, finished)) == 0
@@ -83,8 +95,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished, pre
     assert main(arguments(prepared, tmp_path / "again")) == 0
     assert rows(tmp_path / "again") == rows(finished)
     assert same_weights(tmp_path / "again", finished)
-    assert main(arguments(prepared, tmp_path / "other", seed=2)) == 0
-    assert not same_weights(tmp_path / "other", finished)
+    for name, change in (("seed", {"seed": 2}), ("rate", {"learning-rate": 0.001})):
+        assert main(arguments(prepared, tmp_path / name, **change)) == 0
+        assert not same_weights(tmp_path / name, finished)
 
 
 def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finished, prepared, capsys):
