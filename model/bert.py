@@ -138,6 +138,15 @@ class BertWithHead(PretrainedFolder, nn.Module):
     def attention_implementation(self, name: str) -> None:
         self.bert.attention_implementation = name
 
+    def freeze_encoder(self) -> None:
+        """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.
+
+        The MLM head scores with the word embedding, which is frozen with the rest. Dropout is as before: it
+        follows train() and eval().
+        """
+        self.bert.embeddings.requires_grad_(False)
+        self.bert.layers.requires_grad_(False)
+
     def initialise_heads(self) -> None:
         """Fresh values for everything but `bert`, which has its own."""
         for name, child in self.named_children():

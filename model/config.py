@@ -5,6 +5,9 @@ from typing import Any, Self
 
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+OWN_MODEL_TYPE = "domain-bert"
+"""The model_type of a folder whose head transformers does not have: it refuses the unknown name, where it would
+silently leave layers out of a "bert"."""
 
 PRESETS = {
     "tiny": (2, 128),
@@ -57,6 +60,9 @@ class BertConfig:
     """Id of the padding token: kept for transformers; here padding never enters the encoder."""
     classifier_dropout: float | None = None
     """Dropout before a task head; None takes hidden_dropout_prob."""
+    classifier_hidden_layers: int = 0
+    """Layers of width H with the activation between the pooler (or the last hidden state) and the classifier's
+    output; transformers opens a classifier only without them."""
     num_labels: int = 2
     """Outputs of a classification head."""
     id2label: dict[int, str] | None = None
@@ -88,10 +94,11 @@ class BertConfig:
 
     def _check_numbers(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        for name in (*sizes, "max_position_embeddings", "type_vocab_size", "num_labels"):
+        smallest = dict.fromkeys((*sizes, "max_position_embeddings", "type_vocab_size", "num_labels"), 1)
+        for name, least in (smallest | {"classifier_hidden_layers": 0}).items():
             value = getattr(self, name)
-            if not _is_integer(value) or value < 1:
-                raise ModelError(f"{name} is {value!r}; give a whole number of at least 1.")
+            if not _is_integer(value) or value < least:
+                raise ModelError(f"{name} is {value!r}; give a whole number of at least {least}.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             if name == "classifier_dropout" and value is None:
@@ -167,7 +174,10 @@ class BertConfig:
             values["id2label"] = {str(index): name for index, name in values["id2label"].items()}
         if architecture is not None:
             values["architectures"] = [architecture]
-        return values | {"model_type": "bert", "tie_word_embeddings": True}
+        if not self.classifier_hidden_layers:
+            del values["classifier_hidden_layers"]
+        model_type = OWN_MODEL_TYPE if self.classifier_hidden_layers else "bert"
+        return values | {"model_type": model_type, "tie_word_embeddings": True}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -175,10 +185,10 @@ class BertConfig:
 
         Raises ModelError for another model_type and for features that this encoder does not have.
         """
-        if values.get("model_type") != "bert":
+        if values.get("model_type") not in ("bert", OWN_MODEL_TYPE):
             raise ModelError(
-                f'model_type is {values.get("model_type")!r}, and only "bert" can be read; give the '
-                "folder of a BERT model."
+                f'model_type is {values.get("model_type")!r}, and only "bert" and "{OWN_MODEL_TYPE}" can be read; '
+                "give the folder of a BERT model."
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise ModelError(

@@ -1,4 +1,4 @@
-"""What sits on top of the encoder: pooler, the two pretraining heads, the classification head."""
+"""What sits on top of the encoder: pooler, the MLM head, the classification heads."""
 
 import torch
 import torch.nn.functional as F
@@ -45,9 +45,40 @@ class ClassificationHead(nn.Module):
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
-        dropout = config.classifier_dropout
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.dropout = _classifier_dropout(config)
         self.linear = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, values: Tensor) -> Tensor:
         return self.linear(self.dropout(values))
+
+
+class DeepClassificationHead(nn.Module):
+    """Hidden layers (dropout, linear, activation), then dropout and the output: [..., H] -> [..., num_labels].
+
+    The BERT of transformers has no such head.
+    """
+
+    def __init__(self, config: BertConfig, num_labels: int) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.dropout = _classifier_dropout(config)
+        self.hidden = nn.ModuleList(nn.Linear(size, size) for _ in range(config.classifier_hidden_layers))
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.output = nn.Linear(size, num_labels)
+
+    def forward(self, values: Tensor) -> Tensor:
+        for layer in self.hidden:
+            values = self.activation(layer(self.dropout(values)))
+        return self.output(self.dropout(values))
+
+
+def classification_head(config: BertConfig, num_labels: int) -> ClassificationHead | DeepClassificationHead:
+    """The head that config.classifier_hidden_layers asks for."""
+    if config.classifier_hidden_layers:
+        return DeepClassificationHead(config, num_labels)
+    return ClassificationHead(config, num_labels)
+
+
+def _classifier_dropout(config: BertConfig) -> nn.Dropout:
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)

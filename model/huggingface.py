@@ -1,13 +1,15 @@
 """Model folders in the layout of transformers: config.json and model.safetensors, and the names inside.
 
 Written: exactly the tensors of the class of the same name in transformers (BertForPreTraining: 14 + 16 *
-layers). Read: those, shards with an index, pytorch_model.bin, and the names of old releases.
+layers), and the layers of a deep classification head, which it lacks, under names of our own. Read: those,
+shards with an index, pytorch_model.bin, and the names of old releases.
 """
 
 import json
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +42,9 @@ _LAYER_MODULES = {
     "output": ("output.dense",),
     "output_norm": ("output.LayerNorm",),
 }
+_DEEP_HEAD = ("classifier.hidden.", "classifier.output.")
 _ENCODER = ("bert.embeddings.", "bert.encoder.")
+_TASK_HEADS = ("classifier.", "qa_outputs.")
 _WORDS = "bert.embeddings.word_embeddings.weight"
 _DECODER = "cls.predictions.decoder.weight"
 _BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
@@ -49,8 +53,10 @@ _BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
 def huggingface_names(name: str) -> tuple[str, ...]:
     """The tensors of transformers that make up a parameter of ours, top to bottom: three for qkv, else one.
 
-    `name` as in a model with heads, with "bert." before the encoder.
+    `name` as in a model with heads, with "bert." before the encoder. A deep classification head keeps its own.
     """
+    if name.startswith(_DEEP_HEAD):
+        return (name,)
     module, _, kind = name.rpartition(".")
     if not module.startswith("bert.layers."):
         return (f"{_MODULES[module]}.{kind}",)
@@ -63,29 +69,37 @@ class PretrainedFolder:
 
     config: BertConfig
     newly_initialised: tuple[str, ...] = ()
-    """Tensors that from_pretrained made anew because the folder had none, under the names of transformers."""
+    """Tensors that from_pretrained made anew, under the names of transformers."""
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], **config_changes: Any) -> Self:
+    def from_pretrained(
+        cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any
+    ) -> Self:
         """The model of a folder, in float32 on the CPU, in eval mode; nothing is ever downloaded.
 
         `config_changes` replace fields of its config.json (num_labels=5). Heads that the folder lacks are
         drawn anew from torch's global generator, warned of once and listed in `newly_initialised`; heads this
-        class has no use for are left out. Raises ModelError for a folder that is missing, damaged, of another
-        model or of other sizes.
+        class has no use for are left out. A classifier with another number of hidden layers is another head.
+        `new_head` draws the task head (classifier, qa_outputs) anew even where the folder has values for it,
+        of whatever size, without the warning. Raises ModelError for a folder that is missing, damaged, of
+        another model or of other sizes.
         """
         folder = Path(folder)
-        config = read_config(folder).changed(**config_changes)
+        saved = read_config(folder)
+        config = saved.changed(**config_changes)
         stored = open_weights(folder)
+        if new_head or config.classifier_hidden_layers != saved.classifier_hidden_layers:
+            stored = _without_task_head(stored)
         with torch.device("meta"):
             model = cls(config)
         missing = _check(model, stored)
         model.to_empty(device="cpu")
         _fill(model, stored)
-        if missing:
-            model.newly_initialised = missing
+        model.newly_initialised = missing
+        unasked = [name for name in missing if not (new_head and name.startswith(_TASK_HEADS))]
+        if unasked:
             warnings.warn(
-                f"{folder} has no values for {', '.join(missing)}: they start at random. Train the model "
+                f"{folder} has no values for {', '.join(unasked)}: they start at random. Train the model "
                 "before use.",
                 stacklevel=2,
             )
@@ -96,9 +110,11 @@ class PretrainedFolder:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = to_huggingface(self)
-        config = json.dumps(self.config.to_dict(type(self).__name__), indent=2, sort_keys=True) + "\n"
+        # A class without a classifier writes none of its layers, and transformers can open the folder.
+        config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
+        text = json.dumps(config.to_dict(type(self).__name__), indent=2, sort_keys=True) + "\n"
         _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
-        _replace(folder / "config.json", lambda path: path.write_text(config, encoding="utf-8"))
+        _replace(folder / "config.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def to_huggingface(model: nn.Module) -> dict[str, Tensor]:
@@ -151,6 +167,12 @@ def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter, nn.Module]]:
     ]
 
 
+def _without_task_head(stored: StoredWeights) -> StoredWeights:
+    """The same file, as if it had no task head."""
+    kept = {name: shape for name, shape in stored.shapes.items() if not name.startswith(_TASK_HEADS)}
+    return replace(stored, shapes=kept)
+
+
 def _check(model: nn.Module, stored: StoredWeights) -> tuple[str, ...]:
     """Compare names and shapes before anything is allocated; the names of missing head tensors."""
     missing, known = [], set()
@@ -184,9 +206,12 @@ def _check(model: nn.Module, stored: StoredWeights) -> tuple[str, ...]:
 def _check_shape(name: str, expected: tuple[int, ...], stored: StoredWeights) -> None:
     found = stored.shapes[_source(name, stored)]
     if found != expected:
+        remedy = "make the sizes agree"
+        if name.startswith(_TASK_HEADS):
+            remedy += ", or start with a new head (new_head=True)"
         raise ModelError(
             f"{stored.path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; "
-            "make the sizes agree."
+            f"{remedy}."
         )
 
 

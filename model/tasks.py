@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from .batch import PackedBatch
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
-from .heads import ClassificationHead
+from .heads import classification_head
 from .outputs import LogitsOutput, QuestionAnsweringOutput
 
 
@@ -41,7 +41,7 @@ class BertForSequenceClassification(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=True)
-        self.classifier = ClassificationHead(config, config.num_labels)
+        self.classifier = classification_head(config, config.num_labels)
         self.initialise_heads()
 
     def forward(
@@ -84,7 +84,7 @@ class BertForTokenClassification(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
-        self.classifier = ClassificationHead(config, config.num_labels)
+        self.classifier = classification_head(config, config.num_labels)
         self.initialise_heads()
 
     def forward(
@@ -155,7 +155,7 @@ class BertForMultipleChoice(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=True)
-        self.classifier = ClassificationHead(config, 1)
+        self.classifier = classification_head(config, 1)
         self.initialise_heads()
 
     def forward(

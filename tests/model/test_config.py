@@ -1,5 +1,7 @@
 """Settings: presets, checks, config.json, and the counts."""
 
+import json
+
 import pytest
 import torch
 import transformers
@@ -50,6 +52,9 @@ def test_preset_changes_and_mistakes():
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
         ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob is -0.1"),
         ({"classifier_dropout": 2}, "classifier_dropout is 2"),
+        ({"classifier_hidden_layers": -1}, "classifier_hidden_layers is -1; give a whole number of at least 0"),
+        ({"classifier_hidden_layers": True}, "classifier_hidden_layers is True"),
+        ({"classifier_hidden_layers": 1.0}, "classifier_hidden_layers is 1.0"),
         ({"initializer_range": 0}, "initializer_range is 0"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'"),
         ({"hidden_act": "silu"}, "hidden_act 'silu' is not known; choose one of gelu"),
@@ -84,13 +89,23 @@ def test_config_json_says_the_same_to_transformers(changes):
     theirs = transformers.BertConfig.from_dict(values)
     assert theirs.architectures == ["BertModel"] and values["model_type"] == "bert"
     for name in vars(ours):
-        if name not in ("id2label", "label2id"):
+        if name not in ("id2label", "label2id", "classifier_hidden_layers"):
             assert getattr(theirs, name) == getattr(ours, name), name
     assert theirs.num_labels == ours.num_labels
     if ours.id2label:
         assert (theirs.id2label, theirs.label2id) == (ours.id2label, ours.label2id)
     again = BertConfig.from_dict(theirs.to_dict() | {"some_later_key": 1})
     assert again.changed(id2label=None, num_labels=ours.num_labels) == ours.changed(id2label=None)
+
+
+def test_config_json_has_no_key_that_transformers_does_not_know_but_for_a_deep_head():
+    known = set(transformers.BertConfig().to_dict())
+    assert set(BertConfig(id2label={0: "no", 1: "yes"}).to_dict("BertModel")) <= known
+    deep = BertConfig(classifier_hidden_layers=2, num_labels=3, id2label={0: "a", 1: "b", 2: "c"})
+    values = json.loads(json.dumps(deep.to_dict("BertForSequenceClassification")))
+    assert set(values) - known == {"classifier_hidden_layers"}
+    assert (values["model_type"], values["classifier_hidden_layers"]) == ("domain-bert", 2)
+    assert BertConfig.from_dict(values) == deep
 
 
 @pytest.mark.parametrize(
