@@ -146,8 +146,10 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
     try:
         with open(source.path, "rb") as raw:
             stream = gzip.GzipFile(fileobj=raw) if source.compressed and decompress else raw
-            while chunk := stream.read(_CHUNK):
-                meter.position = raw.tell()
+            # read1 hands over what is there, so that a pipe is read as it is written.
+            while chunk := stream.read1(_CHUNK):
+                if raw.seekable():
+                    meter.position = raw.tell()
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PrepError(

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import log_unigram
 from data_prep.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining, ModelError
+from model import BertConfig, BertForPreTraining, BertModel, ModelError
 
 from .batches import BatchMaker, ExampleStream
 from .checkpoint import read_state
@@ -20,7 +21,7 @@ from .errors import PretrainError
 from .evaluate import Evaluation
 from .objective import PretrainingObjective
 from .optimizer import Optimizer
-from .settings import PretrainSettings
+from .settings import LoopSettings, PretrainSettings
 
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04
@@ -52,7 +53,7 @@ def open_checkpoint(
     Raises:
         PretrainError: it is damaged, or belongs to another corpus.
     """
-    state = read_state(checkpoint)
+    state = read_state(checkpoint, ("prepared", "evaluation"))
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
     model = open_model(checkpoint, **_dropout(settings))
@@ -84,11 +85,17 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
     model = BertForPreTraining(BertConfig.from_preset(settings.preset, **sizes, **_dropout(settings)))
-    position = model.bert.embeddings.position.weight
     with torch.no_grad():
         model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(prepared.unigram_counts)))
-        position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
+    start_positions(model.bert)
     return model
+
+
+@torch.no_grad()
+def start_positions(encoder: BertModel) -> None:
+    """Let the position embeddings of a fresh model start as sinusoids."""
+    position = encoder.embeddings.position.weight
+    position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
 
 
 def sinusoids(length: int, width: int) -> torch.Tensor:
@@ -125,10 +132,9 @@ def check_model(model: BertForPreTraining, folder: str | Path, prepared: Prepare
         )
 
 
-def precision_context(settings: PretrainSettings) -> Callable[[], AbstractContextManager]:
+def precision_context(device: str, precision: str) -> Callable[[], AbstractContextManager]:
     """Gives the context that the model computes in: autocast to bf16, or plain float32."""
-    is_bf16 = settings.precision == "bf16"
-    return partial(torch.autocast, settings.device, dtype=torch.bfloat16, enabled=is_bf16)
+    return partial(torch.autocast, device, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
 def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
@@ -145,9 +151,10 @@ def make_data(
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
     held_out = BatchMaker(prepared.validation, tokenizer, examples.masking, tokens)
-    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision_context(settings))
+    precision = precision_context(settings.device, settings.precision)
+    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision)
     return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
 
 
-def make_optimizer(settings: PretrainSettings, model: BertForPreTraining) -> Optimizer:
+def make_optimizer(settings: LoopSettings, model: nn.Module) -> Optimizer:
     return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay)

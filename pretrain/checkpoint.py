@@ -7,6 +7,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -60,8 +61,8 @@ class Checkpoints:
         return final
 
 
-def read_state(checkpoint: Path) -> dict:
-    """The state of a checkpoint.
+def read_state(checkpoint: Path, facts: Iterable[str]) -> dict:
+    """The state of a checkpoint: counters, position, metrics_rows, and these facts of the stage.
 
     Raises:
         PretrainError: it is missing or damaged.
@@ -69,7 +70,7 @@ def read_state(checkpoint: Path) -> dict:
     path = checkpoint / _STATE / "state.json"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return {name: state[name] for name in ("counters", "position", "metrics_rows", "prepared", "evaluation")}
+        return {name: state[name] for name in ("counters", "position", "metrics_rows", *facts)}
     except FileNotFoundError as error:
         raise PretrainError(f"{path} is missing: remove {checkpoint} to go on from the checkpoint before it") from error
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -90,11 +91,18 @@ def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
 
 
 def save_model_folder(
-    model: nn.Module, tokenizer: WordPieceTokenizer, folder: Path, card: str | None = None
+    model: nn.Module,
+    tokenizer: WordPieceTokenizer,
+    folder: Path,
+    card: str | None = None,
+    model_max_length: int | None = None,
 ) -> None:
-    """Write weights, config, tokenizer and, if given, the model card into a folder."""
+    """Write weights, config, tokenizer and, if given, the model card into a folder.
+
+    `model_max_length` is where the tokenizer cuts texts, by default the longest sequence of the model.
+    """
     model.save_pretrained(folder)
-    tokenizer.save(folder, model.config.max_position_embeddings)
+    tokenizer.save(folder, model_max_length or model.config.max_position_embeddings)
     if card is not None:
         (folder / "README.md").write_text(card, encoding="utf-8")
 

@@ -35,8 +35,10 @@ class Counters:
     skipped: int = 0
     skipped_in_a_row: int = 0
     evaluations: int = 0
-    best_loss: float | None = None
+    best: float | None = None
+    """The lowest judgement of an evaluation so far, and the step it was made at."""
     best_step: int = 0
+    evaluations_since_best: int = 0
     losses: dict[str, float] = field(default_factory=dict)
     """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
 
@@ -48,6 +50,8 @@ class Run:
     Args:
         precision: gives the context that the model computes in.
         rate: learning rate as a function of progress in [0, 1].
+        judge: what the best evaluation is the lowest of.
+        patience: so many evaluations without a new best end the run; None: none do.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         describe: facts for the checkpoint's state that the loop does not know.
     """
@@ -62,9 +66,10 @@ class Run:
     progress: Progress
     clip_norm: float
     evaluations: int
-    evaluation_examples: int
+    judge: Callable[[dict[str, float]], float]
     checkpoint_every: Budget
     seed: int
+    patience: int | None = None
     reserve: float = 0.0
     describe: dict = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
@@ -85,6 +90,15 @@ class Run:
             seconds *= self.budget.amount / max(1e-9, self.budget.amount - self.reserve)
         return self.budget.progress(seconds, c.step, c.epochs, c.tokens)
 
+    def evaluations_due(self) -> int:
+        """How many evaluations belong to the part of the budget that is used."""
+        # A third of three epochs is one evaluation, also where it comes out as 0.9999.
+        return int(self.used() * self.evaluations + 1e-9)
+
+    def has_stalled(self) -> bool:
+        """Whether `patience` is at its end."""
+        return self.patience is not None and self.counters.evaluations_since_best >= self.patience
+
     def save(self, position: Position) -> None:
         """Write a checkpoint of this moment."""
         c = self.counters
@@ -100,31 +114,29 @@ class Run:
         return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount
 
 
-def train(run: Run, batches: Batches, objective, evaluate: Callable[[nn.Module, int], dict[str, float]]) -> None:
-    """Train until the budget is used up.
+def train(run: Run, batches: Batches, objective, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
+    """Train until the budget is used up, or patience is at its end. The evaluation at the end is left to the caller.
 
     Args:
         batches: gives global batches as lists of micro-batches, and knows its position.
         objective: see `PretrainingObjective`.
-        evaluate: held-out results of a model on so many examples; the one with the lowest loss is kept.
+        evaluate: held-out results of a model.
 
     Raises:
         PretrainError: loss or gradient were not finite for many steps in a row.
     """
     run.model.train()
     # A budget that has grown puts the run back to an earlier share of it.
-    run.counters.evaluations = min(run.counters.evaluations, int(run.used() * run.evaluations))
-    while (progress := run.used()) < 1:
+    run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
+    while (progress := run.used()) < 1 and not run.has_stalled():
         rate = run.rate(progress)
         run.optimizer.set_learning_rate(rate)
         losses, norm = step(run, next(batches), objective)
         run.counters.epochs = batches.epochs
         used = run.used()
         run.progress.step(run.counters, losses, rate, norm, run.seconds(), used)
-        if used < 1 and int(used * run.evaluations) > run.counters.evaluations:
-            run.counters.evaluations = int(used * run.evaluations)
-            record_evaluation(run, evaluate(run.model, run.evaluation_examples))
-            run.save(batches.position)
+        if used < 1 and run.evaluations_due() > run.counters.evaluations:
+            evaluate_and_save(run, batches.position, evaluate)
         elif run.checkpoint_is_due():
             run.save(batches.position)
 
@@ -176,10 +188,18 @@ def skip(run: Run) -> None:
         )
 
 
+def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
+    """Evaluate, remember whether this is the best, write a checkpoint."""
+    run.counters.evaluations = run.evaluations_due()
+    record_evaluation(run, evaluate(run.model))
+    run.save(position)
+
+
 def record_evaluation(run: Run, results: dict[str, float]) -> None:
     """Write down held-out results and remember whether they are the best."""
     counters = run.counters
-    loss = sum(value for name, value in results.items() if name in ("mlm_loss", "nsp_loss"))
-    if counters.best_loss is None or loss < counters.best_loss:
-        counters.best_loss, counters.best_step = loss, counters.step
+    judgement = run.judge(results)
+    counters.evaluations_since_best += 1
+    if counters.best is None or judgement < counters.best:
+        counters.best, counters.best_step, counters.evaluations_since_best = judgement, counters.step, 0
     run.progress.evaluation(counters, results)

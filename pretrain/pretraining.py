@@ -3,7 +3,10 @@
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +28,7 @@ from .loop import Counters, Run, train
 from .model_card import model_card
 from .optimizer import schedule
 from .plots import draw_curves
-from .progress import MetricsFile, Progress, results_table
+from .progress import MetricsFile, Progress, results_table, summary
 from .resolve import SETTINGS_FILE, as_before, automatic_batch_size, out_folder, resolve
 from .settings import PretrainSettings
 
@@ -42,11 +45,23 @@ def pretrain(settings: PretrainSettings) -> Path:
     out = out_folder(settings)
     settings = as_before(settings, out) or settings
     settings = resolve(settings, base_config(settings))
+    with claimed(out):
+        Pretraining(settings, out).run()
+    return out
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """The output folder, made and locked; one that is still empty in the end is removed again.
+
+    Raises:
+        PretrainError: another process holds it.
+    """
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out / ".lock", timeout=0):
-            Pretraining(settings, out).run()
+            yield
     except Timeout as error:
         raise PretrainError(f"another process is writing {out}: wait for it, or give another --out") from error
     finally:
@@ -55,7 +70,6 @@ def pretrain(settings: PretrainSettings) -> Path:
             (out / ".lock").unlink(missing_ok=True)
             for folder in created:
                 folder.rmdir()
-    return out
 
 
 def base_config(settings: PretrainSettings):
@@ -132,7 +146,7 @@ class Pretraining:
         run = self._make_run(model, optimizer, state, plan, 0.0 if latest else time.monotonic() - began)
         self._introduce(run)
         batches = Batches(self.stream, self.maker, self.settings.batch_size, Position(**state.get("position", {})))
-        train(run, batches, self.objective, self.evaluation)
+        train(run, batches, self.objective, partial(self.evaluation, count=plan.during))
         if self.checkpoints.latest() != self.checkpoints.path(run.counters.step):
             run.save(batches.position)
         results = self.evaluation(model, plan.final)
@@ -156,19 +170,22 @@ class Pretraining:
             optimizer=optimizer,
             budget=Budget.parse(settings.budget),
             rate=lambda progress: settings.learning_rate * schedule(settings.schedule, settings.warmup)(progress),
-            precision=precision_context(settings),
+            precision=precision_context(settings.device, settings.precision),
             device=torch.device(settings.device),
             checkpoints=self.checkpoints,
-            progress=Progress(metrics, settings.log_every, lambda rows: draw_curves(rows, self.out / "curves.png")),
+            progress=Progress(metrics, settings.log_every, summary, self._draw),
             clip_norm=settings.clip_norm,
             evaluations=settings.evaluations,
-            evaluation_examples=plan.during,
+            judge=lambda found: found["mlm_loss"] + found.get("nsp_loss", 0.0),
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=settings.examples.seed,
             reserve=plan.reserve,
             describe={"prepared": self.prepared.digest, "evaluation": asdict(plan)},
             counters=counters,
         )
+
+    def _draw(self, rows: list[dict]) -> None:
+        draw_curves(rows, self.out / "curves.png")
 
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
@@ -47,11 +48,19 @@ class Progress:
     Args:
         metrics: where rows go.
         log_every: steps between rows.
+        summary: held-out results in a line.
         after_evaluation: called with all rows after each evaluation (draws the curves).
     """
 
-    def __init__(self, metrics: MetricsFile, log_every: int, after_evaluation):
-        self.metrics, self.log_every, self.after_evaluation = metrics, log_every, after_evaluation
+    def __init__(
+        self,
+        metrics: MetricsFile,
+        log_every: int,
+        summary: Callable[[dict[str, float]], str],
+        after_evaluation: Callable[[list[dict]], None],
+    ):
+        self.metrics, self.log_every = metrics, log_every
+        self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: tqdm | None = None
         self._since = None
         self._printed = -1
@@ -98,13 +107,9 @@ class Progress:
             print(f"{used:4.0%}  {line}", flush=True)
 
     def evaluation(self, counters, results: dict[str, float]) -> None:
-        """Record held-out results and say them beside their baselines."""
+        """Record held-out results and say them in a line."""
         self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
-        text = f"held-out MLM loss {results['mlm_loss']:.3f} (unigram {results['unigram_entropy']:.3f})"
-        text += f", accuracy {results['mlm_accuracy']:.1%}"
-        if "nsp_accuracy" in results:
-            text += f", NSP accuracy {results['nsp_accuracy']:.1%} (majority {results['nsp_majority']:.1%})"
-        tqdm.write(f"step {counters.step:,}: {text}", file=sys.stdout)
+        tqdm.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)
         sys.stdout.flush()
         self.after_evaluation(self.metrics.rows())
 
@@ -121,6 +126,15 @@ def clock(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def summary(results: dict[str, float]) -> str:
+    """Held-out results of pretraining in a line, beside their baselines."""
+    text = f"held-out MLM loss {results['mlm_loss']:.3f} (unigram {results['unigram_entropy']:.3f})"
+    text += f", accuracy {results['mlm_accuracy']:.1%}"
+    if "nsp_accuracy" in results:
+        text += f", NSP accuracy {results['nsp_accuracy']:.1%} (majority {results['nsp_majority']:.1%})"
+    return text
 
 
 def results_table(results: dict) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import yaml
@@ -12,11 +13,13 @@ from model import PRESETS, BertConfig
 from .budget import Budget
 from .errors import PretrainError
 from .optimizer import peak_learning_rate
-from .settings import PretrainSettings
+from .settings import LoopSettings, PretrainSettings
+
+Settings = TypeVar("Settings", bound=LoopSettings)
 
 SETTINGS_FILE = "settings.yaml"
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
-_MAY_DIFFER = {
+MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer",
     "checkpoint_every", "keep_checkpoints", "log_every", "budget",
 }  # fmt: skip
@@ -40,7 +43,7 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     Raises:
         PretrainError: the device is not there, or the preset is unknown.
     """
-    device = _device(settings.device)
+    device = find_device(settings.device)
     on_gpu = device == "cuda"
     budget = settings.budget
     if budget == "auto":
@@ -56,7 +59,7 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         "budget": budget,
         "micro_batch_tokens": 65_536 if on_gpu else 8_192,
         "learning_rate": peak_learning_rate(optimizer, hidden_size),
-        "precision": "bf16" if _computes_in_bf16(device) else "fp32",
+        "precision": "bf16" if computes_in_bf16(device) else "fp32",
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     out = str(out_folder(settings))
@@ -74,7 +77,8 @@ def _preset_for_cpu(budget: Budget) -> str:
     return "micro" if budget.unit == "seconds" and budget.amount <= 300 else "mini"
 
 
-def _device(wanted: str) -> str:
+def find_device(wanted: str) -> str:
+    """The device for `--device`; raises PretrainError if it is not there."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
         return "cuda" if there["cuda"] else "cpu"
@@ -84,7 +88,8 @@ def _device(wanted: str) -> str:
     return wanted
 
 
-def _computes_in_bf16(device: str) -> bool:
+def computes_in_bf16(device: str) -> bool:
+    """Whether matrix products in bf16 are faster there than in float32."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     has_onednn = device == "cpu" and torch.backends.mkldnn.is_available()
@@ -106,8 +111,11 @@ def nearest(word: str, names: list[str]) -> str:
     return f"{guess}there are {', '.join(names)}"
 
 
-def as_before(settings: PretrainSettings, out: Path) -> PretrainSettings | None:
+def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) -> Settings | None:
     """The settings of the run that `out` holds, brought up to what is asked now; None if it holds no run.
+
+    Args:
+        may_differ: names of settings that do not decide the result. A budget among them may only grow.
 
     Raises:
         PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
@@ -125,15 +133,15 @@ def as_before(settings: PretrainSettings, out: Path) -> PretrainSettings | None:
     before = _read(path)
     now = command_line.as_dict(settings)
     now |= {name: before[name] for name, value in now.items() if value == "auto" and name in before}
-    comparable = [{k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (before, now)]
+    comparable = [{k: v for k, v in values.items() if k not in may_differ} for values in (before, now)]
     found = command_line.differences(*comparable)
-    if now["budget"] != before["budget"] and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
+    if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
         found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow)")
     if found:
         raise PretrainError(
             f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
         )
-    return command_line.from_dict(PretrainSettings, now, source=str(path))
+    return command_line.from_dict(type(settings), now, source=str(path))
 
 
 def _read(path: Path) -> dict:

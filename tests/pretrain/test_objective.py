@@ -48,7 +48,7 @@ def make_run(model, learning_rate=1e-3, **changes):
         progress=None,
         clip_norm=1.0,
         evaluations=1,
-        evaluation_examples=1,
+        judge=None,
         checkpoint_every=Budget.parse("1d"),
         seed=1,
     )
@@ -154,7 +154,7 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
 
     from pretrain.progress import MetricsFile, Progress
 
-    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None)
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None)
     counters = Counters()
     nan = float("nan")
     for losses in ({"mlm": nan}, {"mlm": 2.0}, {"mlm": nan}, {"mlm": nan}):
