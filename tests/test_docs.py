@@ -14,7 +14,7 @@ from pretrain.settings import PretrainSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*.yaml"))]
-COMMAND = re.compile(r"python -m ((?:data_prep|pretrain)\.\w+)((?: [^\n#`&|]+)?)")
+COMMAND = re.compile(r"python -m ((?:data_prep|pretrain|finetune)\.\w+)((?: [^\n#`&|]+)?)")
 
 
 def commands():

@@ -1,0 +1,118 @@
+"""A fine-tuned model folder, ready to be asked."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from data_prep.prepared import write_json
+from data_prep.wordpiece import WordPieceTokenizer
+from model import BertForSequenceClassification, ModelError
+from pretrain.build import precision_context
+
+from .data import BatchMaker
+from .errors import FinetuneError
+from .inference import probabilities
+from .long_text import LongText
+from .tasks import classification as task
+from .tasks.classification import Example
+
+FACTS_FILE = "finetune.json"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a folder of transformers has no place for: how the texts were read in training."""
+
+    text_columns: tuple[str, ...]
+    sequence_length: int
+    long_text: LongText
+    task: str = task.NAME
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FACTS_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path, longest: int) -> "Facts":
+        """The facts of a folder; without the file (a folder of transformers) the beginning of a text is read.
+
+        Raises:
+            FinetuneError: the file is damaged, or of another task.
+        """
+        path = folder / FACTS_FILE
+        if not path.exists():
+            return cls((), longest, "head")
+        try:
+            facts = cls(**json.loads(path.read_text(encoding="utf-8")))
+            facts = cls(tuple(facts.text_columns), int(facts.sequence_length), facts.long_text, facts.task)
+            # [CLS], two [SEP] and one token of text are the least.
+            if facts.long_text not in get_args(LongText) or not 4 <= facts.sequence_length <= longest:
+                raise ValueError("a value that training does not write")
+        except (OSError, ValueError, TypeError) as error:
+            raise FinetuneError(f"{path} is damaged: copy the folder again, or fine-tune anew") from error
+        if facts.task != task.NAME:
+            raise FinetuneError(f"{folder} is a model for {facts.task}, not for {task.NAME}: give another --model")
+        return facts
+
+
+class TextClassifier:
+    """A fine-tuned model with its tokenizer and labels.
+
+    Args:
+        folder: final/ of a fine-tuning, or a BertForSequenceClassification of transformers.
+        device, precision: resolved ("cpu", "fp32"); float32 gives the same numbers whatever is computed together.
+        micro_batch_tokens: most tokens computed at once.
+
+    Raises:
+        FinetuneError, PrepError: the folder is damaged, or holds no classifier.
+    """
+
+    def __init__(
+        self, folder: str | Path, device: str = "cpu", precision: str = "fp32", micro_batch_tokens: int = 8192
+    ):
+        folder = Path(folder)
+        self.model = open_classifier(folder).to(device)
+        self.tokenizer = WordPieceTokenizer.load(folder)
+        config = self.model.config
+        if self.tokenizer.vocab_size > config.vocab_size:
+            raise FinetuneError(
+                f"{folder} has {self.tokenizer.vocab_size} vocabulary entries and {config.vocab_size} embeddings: use "
+                "the tokenizer of this model"
+            )
+        self.labels = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+        self.facts = Facts.read(folder, config.max_position_embeddings)
+        self._precision = precision_context(device, precision)
+        self._micro_batch_tokens = micro_batch_tokens
+
+    def probabilities(self, examples: Sequence[Example]) -> np.ndarray:
+        """The probability of each label for each text: float32 [n, C]."""
+        length, long_text = self.facts.sequence_length, self.facts.long_text
+        encoded = task.encode(examples, self.labels, self.tokenizer, length, long_text)
+        return probabilities(self.model, BatchMaker(encoded, self.tokenizer, self._micro_batch_tokens), self._precision)
+
+
+def open_classifier(folder: Path) -> BertForSequenceClassification:
+    """The classifier of a folder.
+
+    Raises:
+        FinetuneError: the folder is damaged, or its head was never trained.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Said below in a sentence of our own.
+            warnings.simplefilter("ignore", UserWarning)
+            model = BertForSequenceClassification.from_pretrained(folder)
+    except ModelError as error:
+        inside = folder / "final"
+        hint = f" Did you mean {inside}?" if (inside / "config.json").exists() else ""
+        raise FinetuneError(f"{error}{hint}") from error
+    if model.newly_initialised:
+        raise FinetuneError(
+            f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
+            f"finetune.run --model {folder}"
+        )
+    return model

@@ -1,0 +1,137 @@
+"""Several models on the same texts with the same seeds, beside two baselines, in one table."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep import command_line
+from data_prep.preparation import say
+from data_prep.prepared import write_json, write_text
+from pretrain.pretraining import claimed
+from pretrain.resolve import SETTINGS_FILE, as_before
+
+from . import baselines
+from .dataset import Dataset, read_dataset
+from .errors import FinetuneError
+from .finetuning import run_seeds
+from .metrics import METRICS, combined, spread
+from .resolve import MAY_DIFFER, model_name, out_folder, resolve
+from .settings import SCRATCH, FinetuneSettings
+from .tasks import classification as task
+
+TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
+_COLUMNS = {"accuracy": "accuracy", "macro-F1": "macro_f1", "weighted F1": "weighted_f1", "MCC": "mcc"}
+
+
+def compare(settings: FinetuneSettings) -> Path:
+    """Fine-tune every model, each in a folder of its own under `--out`; returns that folder.
+
+    results.json there: {"models": {name: {"validation": ..., "test": ...}}, "reference", "differences": {name: {metric:
+    {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
+    """
+    out = out_folder(settings)
+    settings = as_before(settings, out, MAY_DIFFER) or settings
+    runs = named_runs(replace(settings, out=str(out)))
+    with claimed(out):
+        dataset = read_dataset(settings)
+        write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
+        models = {}
+        for name, run in runs.items():
+            say(f"\n=== {name}")
+            Path(run.out).mkdir(exist_ok=True)
+            models[name] = run_seeds(run, Path(run.out), dataset)
+        say(f"\n=== {TFIDF}, {MAJORITY}")
+        models |= run_baselines(settings, dataset)
+        results = table_of(models, "test" if dataset.test else "validation")
+        table = comparison_table(results, settings.seeds)
+        write_text(out / "comparison.md", table)
+        write_json(out / "results.json", results)
+        say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
+    return out
+
+
+def named_runs(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
+    """The settings of each model's run, the first one `--model`, by a name that no other has.
+
+    Raises:
+        FinetuneError, PretrainError: a model cannot be used.
+    """
+    runs: dict[str, FinetuneSettings] = {}
+    for model in (settings.model, *settings.compare):
+        is_scratch = model == SCRATCH
+        folder = settings.model if is_scratch else model
+        base = f"{model_name(folder)}, not pretrained" if is_scratch else model_name(folder)
+        count = 2
+        name = base
+        while _folder_name(name) in map(_folder_name, runs):
+            name, count = f"{base} {count}", count + 1
+        place = Path(settings.out) / _folder_name(name)
+        run = replace(settings, model=folder, from_scratch=is_scratch, compare=(), out=str(place))
+        runs[name] = resolve(run)
+    if len(runs) < 2:
+        raise FinetuneError("--compare names no model")
+    return runs
+
+
+def _folder_name(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "-")
+
+
+def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dict]:
+    """What two methods without any pretraining reach on the same texts."""
+    labels = dataset.labels
+    train = task.classes(dataset.train, labels)
+    held_out = {"validation": dataset.validation} | ({"test": dataset.test} if dataset.test else {})
+    balanced = settings.class_weights == "balanced"
+    found = {
+        TFIDF: baselines.tfidf(dataset.train, train, list(held_out.values()), len(labels), balanced, settings.seed),
+        MAJORITY: [baselines.majority(train, len(rows), len(labels)) for rows in held_out.values()],
+    }
+    results = {}
+    for name, probabilities in found.items():
+        results[name] = {"validation": None, "test": None}
+        for (use, rows), p in zip(held_out.items(), probabilities, strict=True):
+            results[name][use] = combined([task.metrics(task.classes(rows, labels), p)])
+    return results
+
+
+def table_of(models: dict[str, dict], shown: str) -> dict:
+    """The content of results.json: the models' results and the differences of the first one to each other one."""
+    kept = {name: {use: found[use] for use in ("validation", "test")} for name, found in models.items()}
+    reference = next(iter(kept))
+    first = kept[reference][shown]
+    differences = {}
+    for name, found in kept.items():
+        if name != reference:
+            differences[name] = {metric: difference(first[metric], found[shown][metric]) for metric in METRICS}
+    return {"models": kept, "reference": reference, "differences": differences, "shown": shown}
+
+
+def difference(first: dict, other: dict) -> dict:
+    """First minus other, seed by seed; a baseline that knows no seed is the same for all."""
+    others: Sequence[float] = other["seeds"]
+    if len(others) == 1:
+        others = list(others) * len(first["seeds"])
+    return spread([a - b for a, b in zip(first["seeds"], others, strict=True)])
+
+
+def comparison_table(results: dict, num_seeds: int) -> str:
+    """Markdown: a row a model with its results, and below what the first model has over each other one."""
+    shown, reference = results["shown"], results["reference"]
+    header = f"| {shown} texts | " + " | ".join(_COLUMNS) + " |\n" + "|---" * (len(_COLUMNS) + 1) + "|"
+    rows = [
+        f"| {name} | " + " | ".join(_number(found[shown][metric], "") for metric in _COLUMNS.values()) + " |"
+        for name, found in results["models"].items()
+    ]
+    rows += [
+        f"| {reference} minus {name} | " + " | ".join(_number(found[m], "+") for m in _COLUMNS.values()) + " |"
+        for name, found in results["differences"].items()
+    ]
+    seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
+    note = f"\n{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed.\n"
+    return "\n".join([header, *rows]) + "\n" + note
+
+
+def _number(found: dict, sign: str) -> str:
+    spread = "" if found["std"] is None else f" ± {found['std']:.3f}"
+    return f"{found['mean']:{sign}.3f}{spread}"

@@ -1,0 +1,237 @@
+"""Encoded texts, the order of an epoch as arithmetic, and packed batches out of them."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.packing import Examples, pack
+from data_prep.prepared import Shard
+from data_prep.random_keys import keys
+from data_prep.wordpiece import WordPieceTokenizer
+from model import PackedBatch
+from pretrain.batches import Position
+
+from .long_text import LongText, fitted, head_tail, windows
+
+# Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.
+BATCHES_SORTED = 32
+_TEXTS_AT_ONCE = 4096
+
+
+@dataclass(kw_only=True)
+class LabelledBatch(PackedBatch):
+    """A packed batch of sequences with a class each."""
+
+    labels: Tensor
+    """[N] int64."""
+    weights: Tensor
+    """[N] float32: 1 / windows of the text, so that every text counts once."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """n texts as S sequences of at most a model's length: one for each text, or several windows.
+
+    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.packing`), with the text's class as label;
+    `text` int64 [S] is the text that each belongs to, ascending.
+    """
+
+    ids: np.ndarray
+    sequences: Examples
+    text: np.ndarray
+    num_texts: int
+    num_tokens: int
+    """Of all texts before they were cut, special tokens not counted."""
+    num_long: int
+    """Texts that are longer than a sequence."""
+    num_cut: int
+    """Tokens that are in no sequence."""
+
+    def labels(self) -> np.ndarray:
+        """The class of each text: int64 [n]."""
+        labels = np.zeros(self.num_texts, dtype=np.int64)
+        labels[self.text] = self.sequences.label
+        return labels
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text's sequences together: int64 [n]."""
+        return np.bincount(self.text, self.sequences.lengths(), self.num_texts).astype(np.int64)
+
+    def digest(self) -> str:
+        """Of everything that is learned from."""
+        content = hashlib.blake2b(digest_size=16)
+        for array in (self.ids, self.text, *vars(self.sequences).values()):
+            content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()
+
+
+def encode_texts(
+    texts: Sequence[tuple[str, str | None]],
+    labels: np.ndarray,
+    tokenizer: WordPieceTokenizer,
+    sequence_length: int,
+    long_text: LongText,
+) -> Encoded:
+    """Texts or pairs of texts to sequences of at most `sequence_length` tokens with [CLS] and [SEP].
+
+    Args:
+        labels: int64 [n], the class of each.
+        long_text: head keeps the beginning (of a pair, tokens are taken off the longer text), head-tail a quarter from
+            the beginning and the rest from the end, windows everything, in overlapping sequences (of a pair, the
+            longer text moves along the shorter one).
+    """
+    kept: list[np.ndarray] = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    used = num_tokens = num_long = num_cut = 0
+    for index, (first, second) in enumerate(_tokenized(texts, tokenizer)):
+        capacity = sequence_length - (2 if second is None else 3)
+        total = len(first) + len(second or ())
+        num_tokens += total
+        num_long += total > capacity
+        first, second = np.asarray(first, dtype=np.uint32), np.asarray(second or [], dtype=np.uint32)
+        pieces, spans = _fit(first, second, capacity, long_text)
+        rows += [(index, used + a, a_length, used + b, b_length) for a, a_length, b, b_length in spans]
+        kept += pieces
+        stored = sum(map(len, pieces))
+        used, num_cut = used + stored, num_cut + total - stored
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    text = table[:, 0]
+    sequences = Examples(
+        shard=np.zeros(len(table), dtype=np.int64),
+        a_start=table[:, 1],
+        a_length=table[:, 2],
+        b_start=table[:, 3],
+        b_length=table[:, 4],
+        label=labels[text],
+        key=np.zeros(len(table), dtype=np.uint64),
+    )
+    ids = np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32)
+    return Encoded(ids, sequences, text, len(texts), num_tokens, num_long, num_cut)
+
+
+def _tokenized(
+    texts: Sequence[tuple[str, str | None]], tokenizer: WordPieceTokenizer
+) -> Iterator[tuple[list[int], list[int] | None]]:
+    """Ids of each text and of its second one, if it has one."""
+    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = texts[begin : begin + _TEXTS_AT_ONCE]
+        first = tokenizer.encode([text for text, _ in part])
+        second = iter(tokenizer.encode([text for _, text in part if text is not None]))
+        for ids, (_, text) in zip(first, part, strict=True):
+            yield ids, None if text is None else next(second)
+
+
+def _fit(first: np.ndarray, second: np.ndarray, capacity: int, long_text: LongText):
+    """The ids to store for a text, and (a_start, a_length, b_start, b_length) of its sequences in them."""
+    if long_text == "windows":
+        return _windowed(first, second, capacity)
+    kept = []
+    for ids, room in zip((first, second), fitted(len(first), len(second), capacity), strict=True):
+        spans = head_tail(len(ids), room) if long_text == "head-tail" else [(0, room)]
+        kept.append(np.concatenate([ids[start : start + length] for start, length in spans]))
+    a, b = map(len, kept)
+    return kept, [(0, a, a, b)]
+
+
+def _windowed(first: np.ndarray, second: np.ndarray, capacity: int):
+    """Windows over the longer of the two; the shorter one is in all of them, cut where it fills over a half."""
+    first_is_longer = len(first) > len(second)
+    longer, shorter = (first, second) if first_is_longer else (second, first)
+    if len(first) + len(second) > capacity:
+        shorter = shorter[: capacity // 2]
+    room, fixed = capacity - len(shorter), len(shorter)
+    if first_is_longer:
+        spans = [(start, length, len(longer), fixed) for start, length in windows(len(longer), room)]
+        return [longer, shorter], spans
+    return [shorter, longer], [(0, fixed, fixed + start, length) for start, length in windows(len(longer), room)]
+
+
+class BatchMaker:
+    """Texts to packed micro-batches.
+
+    Args:
+        micro_batch_tokens: most tokens of a micro-batch; a longer sequence is a batch of its own.
+    """
+
+    def __init__(self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int):
+        self.encoded, self.tokenizer, self.micro_batch_tokens = encoded, tokenizer, micro_batch_tokens
+        self._bounds = np.searchsorted(encoded.text, np.arange(encoded.num_texts + 1))
+        self._shards = [Shard(0, encoded.ids, np.empty(0, np.int32), np.empty(0, np.int32))]
+        self._lengths = encoded.sequences.lengths()
+
+    def micro_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
+        """The sequences (their numbers) of these texts and a batch of them, similar lengths together."""
+        chosen = [np.arange(self._bounds[text], self._bounds[text + 1]) for text in texts]
+        sequences = np.concatenate(chosen)
+        sequences = sequences[np.argsort(self._lengths[sequences], kind="stable")]
+        first, tokens = 0, 0
+        for place, length in enumerate(self._lengths[sequences].tolist()):
+            if place > first and tokens + length > self.micro_batch_tokens:
+                yield sequences[first:place], self.packed(sequences[first:place])
+                first, tokens = place, 0
+            tokens += length
+        yield sequences[first:], self.packed(sequences[first:])
+
+    def packed(self, sequences: np.ndarray) -> LabelledBatch:
+        """One packed batch of sequences by number."""
+        examples = self.encoded.sequences[sequences]
+        packed = pack(self._shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
+        texts = self.encoded.text[sequences]
+        num_windows = self._bounds[texts + 1] - self._bounds[texts]
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return LabelledBatch(
+            input_ids=torch.from_numpy(packed.input_ids),
+            token_type_ids=torch.from_numpy(packed.token_type_ids),
+            position_ids=torch.from_numpy(packed.position_ids),
+            sequence_starts=torch.from_numpy(packed.sequence_starts.astype(np.int32)),
+            max_sequence_length=int(np.diff(packed.sequence_starts).max()),
+            masked_positions=nothing,
+            masked_labels=nothing,
+            next_sentence_labels=nothing,
+            labels=torch.from_numpy(examples.label),
+            weights=torch.from_numpy((1 / num_windows).astype(np.float32)),
+        )
+
+
+class Batches:
+    """What the loop draws from: global batches of texts as lists of micro-batches, epoch after epoch.
+
+    An epoch takes every text once; one of its batches may be smaller. `position.example` counts texts.
+    """
+
+    def __init__(self, maker: BatchMaker, batch_size: int, seed: int, start: Position):
+        self.maker, self.batch_size, self.seed = maker, batch_size, seed
+        self.position = start
+        self._order = self._batches_of(start.epoch)
+        self._next = int(np.searchsorted(np.cumsum([len(batch) for batch in self._order]), start.example, "right"))
+
+    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+        """The batches of an epoch: texts at random, sorted by length within so many batches, batches at random."""
+        lengths, count, size = self.maker.encoded.lengths(), self.maker.encoded.num_texts, self.batch_size
+        order = np.argsort(keys(self.seed, "texts", epoch, np.arange(count)), kind="stable")
+        window = size * max(1, min(BATCHES_SORTED, count // size // 4))
+        batches = []
+        for begin in range(0, count, window):
+            part = order[begin : begin + window]
+            part = part[np.argsort(lengths[part], kind="stable")]
+            batches += [part[start : start + size] for start in range(0, len(part), size)]
+        return [batches[i] for i in np.argsort(keys(self.seed, "batches", epoch, np.arange(len(batches))))]
+
+    def __next__(self) -> list[LabelledBatch]:
+        texts = self._order[self._next]
+        self._next += 1
+        epoch, example = self.position.epoch, self.position.example + len(texts)
+        if self._next == len(self._order):
+            epoch, example, self._next = epoch + 1, 0, 0
+            self._order = self._batches_of(epoch)
+        self.position = Position(epoch, example)
+        return [batch for _, batch in self.maker.micro_batches(texts)]
+
+    @property
+    def epochs(self) -> float:
+        """How many times the texts have been used, as a fraction."""
+        return self.position.epoch + self.position.example / self.maker.encoded.num_texts

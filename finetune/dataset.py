@@ -1,0 +1,126 @@
+"""The labelled texts of a fine-tuning: read, checked against each other, and split."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.preparation import say
+
+from .errors import FinetuneError
+from .settings import FinetuneSettings
+from .tables import BadRows
+from .tasks import classification as task
+from .tasks.classification import Example
+
+VALIDATION_SHARE = 0.1
+# Of the built-in texts, which have no test file of their own.
+BUILTIN_TEST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Texts by their use; `test` is empty where there is none."""
+
+    labels: list[str]
+    columns: task.Columns
+    train: list[Example]
+    validation: list[Example]
+    test: list[Example]
+
+
+def read_dataset(settings: FinetuneSettings) -> Dataset:
+    """Read all files and say what was found.
+
+    Raises:
+        FinetuneError, PrepError: they cannot be used (see `tasks.classification`).
+    """
+    columns = task.columns_of_file(settings.train, settings.encoding, settings.text_column, settings.label_column)
+    bad = BadRows(settings.skip_bad_rows)
+    train = list(task.read_rows(settings.train, settings.encoding, columns, bad))
+    labels = task.label_names(train)
+    others = {}
+    for name, path in (("validation", settings.validation), ("test", settings.test)):
+        if path is not None:
+            others[name] = list(task.known_labels(_rows_of(name, path, settings, columns, bad), labels, bad))
+            if not others[name]:
+                raise FinetuneError(f"{path} has no usable row: give another --{name}, or none")
+    bad.report()
+    if settings.train == task.BUILTIN and "test" not in others:
+        train, others["test"] = split(train, BUILTIN_TEST_SHARE, "test")
+    if "validation" not in others:
+        train, others["validation"] = split(train, VALIDATION_SHARE, "validation")
+        if not others["validation"]:
+            raise FinetuneError(f"{settings.train} has too few different texts to hold a tenth back: give --validation")
+    dataset = Dataset(labels, columns, train, others["validation"], others.get("test", []))
+    _describe(dataset)
+    return dataset
+
+
+def _rows_of(
+    name: str, path: str, settings: FinetuneSettings, columns: task.Columns, bad: BadRows
+) -> Iterable[Example]:
+    """Rows of a further file, which must have the columns of the first."""
+    if path == task.BUILTIN:
+        raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held back by itself, leave it out")
+    task.columns_of_file(path, settings.encoding, columns.texts, columns.label)
+    return task.read_rows(path, settings.encoding, columns, bad)
+
+
+def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list[Example], list[Example]]:
+    """Hold back a share of each class by a hash of the content; equal texts stay together.
+
+    Which rows they are depends on the texts alone: not on their order, nor on a seed. A class of one text stays whole.
+
+    Returns:
+        (the rest, those held back), both in the order of `examples`.
+    """
+    hashes = [_content_hash(example, purpose) for example in examples]
+    label_of: dict[bytes, str] = {}
+    for example, content in zip(examples, hashes, strict=True):
+        # A text with several labels belongs to the first of them by name, wherever its rows are.
+        label_of[content] = min(example.label, label_of.get(content, example.label))
+    by_class: dict[str, list[bytes]] = {}
+    for content, label in label_of.items():
+        by_class.setdefault(label, []).append(content)
+    held: set[bytes] = set()
+    for contents in by_class.values():
+        count = max(1, round(share * len(contents))) if len(contents) > 1 else 0
+        held.update(sorted(contents)[:count])
+    pairs = list(zip(examples, hashes, strict=True))
+    return [example for example, h in pairs if h not in held], [example for example, h in pairs if h in held]
+
+
+def _content_hash(example: Example, purpose: str) -> bytes:
+    content = "\0".join([purpose, example.text, example.text_pair or ""])
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _describe(dataset: Dataset) -> None:
+    say(f"Columns: {dataset.columns}.")
+    sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
+    names = np.array([example.label for example in dataset.train])
+    counts = {label: int((names == label).sum()) for label in dataset.labels}
+    shown = sorted(counts, key=counts.__getitem__, reverse=True)[:12]
+    say(f"{len(counts)} classes: " + ", ".join(f"{label} {counts[label]:,}" for label in shown)
+        + (", ..." if len(counts) > 12 else "") + ".")  # fmt: skip
+    rare = [label for label in dataset.labels if counts[label] < 8]
+    if rare:
+        say(f"Fewer than 8 training texts: {', '.join(rare[:8])}. Expect little of such classes.")
+    _warn_of_overlap(dataset)
+
+
+def _warn_of_overlap(dataset: Dataset) -> None:
+    """Texts that occur twice are no reason to stop, but a reason to doubt a result."""
+    classes: dict[bytes, set[str]] = {}
+    for example in dataset.train:
+        classes.setdefault(_content_hash(example, ""), set()).add(example.label)
+    doubtful = sum(len(found) > 1 for found in classes.values())
+    if doubtful:
+        say(f"{doubtful:,} training texts occur with several labels.")
+    for name, rows in (("validation", dataset.validation), ("test", dataset.test)):
+        shared = sum(_content_hash(example, "") in classes for example in rows)
+        if shared:
+            say(f"{shared:,} of {len(rows):,} {name} texts occur in training too: the result on them means little.")

@@ -1,0 +1,171 @@
+"""A fine-tuning from its settings to `final/` and `results.json`, or from where it was interrupted."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import command_line
+from data_prep.preparation import say
+from data_prep.prepared import file_digest, write_json, write_text
+from data_prep.wordpiece import WordPieceTokenizer
+from pretrain.checkpoint import commit_folder
+from pretrain.pretraining import claimed
+from pretrain.progress import clock
+from pretrain.resolve import SETTINGS_FILE, as_before
+
+from . import report
+from .data import Encoded
+from .dataset import Dataset, read_dataset
+from .metrics import combined, confusion, per_class
+from .model_card import model_card
+from .resolve import MAY_DIFFER, model_config, out_folder, resolve
+from .settings import FinetuneSettings
+from .tasks import classification as task
+from .training import Material, SeedTraining
+
+
+def finetune(settings: FinetuneSettings) -> Path:
+    """Run, or go on with, a fine-tuning; returns its output folder.
+
+    Raises:
+        FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
+    """
+    out = out_folder(settings)
+    settings = as_before(settings, out, MAY_DIFFER) or settings
+    settings = resolve(settings)
+    with claimed(out):
+        run_seeds(settings, out, read_dataset(settings))
+    return out
+
+
+def run_seeds(settings: FinetuneSettings, out: Path, dataset: Dataset) -> dict:
+    """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
+    material = prepare(settings, dataset)
+    write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+    introduce(settings)
+    found = []
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        if settings.seeds > 1:
+            say(f"\nSeed {seed}:")
+        training = SeedTraining(settings, seed, out / f"seed-{seed}", material)
+        found.append(training.results())
+    best = min(range(len(found)), key=lambda i: training.judge(found[i]["validation"]))
+    return Results(settings, out, dataset, found, best).write()
+
+
+def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
+    """Tokenizer and ids; says how much of the texts will be cut."""
+    tokenizer = WordPieceTokenizer.load(settings.model)
+
+    def encode(examples):
+        return task.encode(examples, dataset.labels, tokenizer, settings.sequence_length, settings.long_text)
+
+    train, validation, test = encode(dataset.train), encode(dataset.validation), encode(dataset.test)
+    say(cut_sentence(train, settings))
+    facts = [part.digest() for part in (train, validation, test)]
+    facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *dataset.labels]
+    digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=16).hexdigest()
+    return Material(dataset, tokenizer, train, validation, digest)
+
+
+def weights_digest(folder: Path) -> str:
+    """Of all weight files of a model folder."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    return "".join(file_digest(path) for path in files)
+
+
+def cut_sentence(train: Encoded, settings: FinetuneSettings) -> str:
+    """What share of the training texts, and of their tokens, the model will not see."""
+    length = settings.sequence_length
+    if not train.num_long:
+        return f"All training texts fit into {length} tokens."
+    share = train.num_long / train.num_texts
+    sentence = f"{share:.1%} of the training texts are longer than {length} tokens: "
+    if settings.long_text == "windows":
+        return sentence + f"they are read in windows ({len(train.sequences):,} for {train.num_texts:,} texts)."
+    cut = train.num_cut / train.num_tokens
+    return sentence + f"{cut:.1%} of all tokens will be cut (--long-text windows reads everything)."
+
+
+def introduce(settings: FinetuneSettings) -> None:
+    """Say what was chosen."""
+    start = "from scratch, in the shape of" if settings.from_scratch else "from"
+    say(
+        f"Fine-tuning {start} {settings.model} for {settings.budget}: {settings.batch_size} texts a step, "
+        f"{settings.optimizer} at {settings.learning_rate:g}, dropout {settings.dropout:g}, {settings.precision} on "
+        f"{settings.device}."
+    )
+
+
+class Results:
+    """What all seeds reached, as files and on the screen.
+
+    Args:
+        found: results of each seed.
+        best: which of them is best on the validation texts.
+    """
+
+    def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: int):
+        self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
+        self.best = found[best]
+        self.seed_folder = out / f"seed-{self.best['seed']}"
+        # The picture, the mistakes and the classes are shown on the texts that chose nothing, if there are any.
+        self.shown = "test" if dataset.test else "validation"
+        self.examples = getattr(dataset, self.shown)
+        with np.load(self.seed_folder / "probabilities.npz") as stored:
+            self.probabilities = stored[self.shown]
+        self.gold = task.classes(self.examples, dataset.labels)
+
+    def write(self) -> dict:
+        """Write everything, results.json last, and say it; returns the content of results.json."""
+        results = self._results()
+        matrix = confusion(self.gold, self.probabilities, len(self.dataset.labels))
+        worst = report.mistakes(self.examples, self.gold, self.probabilities, self.dataset.labels)
+        report.write_confusion_csv(matrix, self.dataset.labels, self.out / "confusion.csv")
+        title = f"{self.shown} texts, seed {self.best['seed']}"
+        report.draw_confusion(matrix, self.dataset.labels, self.out / "confusion.png", title)
+        write_text(self.out / "mistakes.md", report.mistakes_markdown(worst))
+        self._write_final(results)
+        write_json(self.out / "results.json", results)
+        self._say(results, matrix)
+        return results
+
+    def _results(self) -> dict:
+        test = [found["test"] for found in self.found]
+        rows = {name: len(getattr(self.dataset, name)) for name in ("train", "validation", "test")}
+        return {
+            "validation": combined([found["validation"] for found in self.found]),
+            "test": combined(test) if self.dataset.test else None,
+            "labels": self.dataset.labels,
+            "per_class": {self.shown: per_class(self.gold, self.probabilities, self.dataset.labels)},
+            "best_seed": self.best["seed"],
+            "chosen_by": self.settings.metric,
+            "rows": rows,
+            "seconds": round(sum(found["seconds"] for found in self.found), 1),
+            "data": self.best["data"],
+        }
+
+    def _write_final(self, results: dict) -> None:
+        temporary = self.out / ".final.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(self.seed_folder / "model", temporary)
+        card = model_card(model_config(str(temporary)), results, self.dataset.columns.texts, self.settings)
+        write_text(temporary / "README.md", card)
+        commit_folder(temporary, self.out / "final")
+
+    def _say(self, results: dict, matrix: np.ndarray) -> None:
+        say(f"\n{report.scores_table(results['validation'], results['test'])}")
+        which = f"seed {self.best['seed']}, the best on the validation texts" if self.settings.seeds > 1 else "by class"
+        say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")
+        say(f"\n{report.confusion_table(matrix, self.dataset.labels)}")
+        say(f"\nTrained in {clock(results['seconds'])}. The most confident mistakes are in {self.out / 'mistakes.md'}, "
+            f"the confusions in {self.out / 'confusion.png'}, the model in {self.out / 'final'}. Try it:")  # fmt: skip
+        say(f"  python -m finetune.predict --model {self.out / 'final'} FILE")
+
+
+def read_results(out: Path) -> dict:
+    """The content of results.json."""
+    return json.loads((out / "results.json").read_text(encoding="utf-8"))

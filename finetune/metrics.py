@@ -1,0 +1,77 @@
+"""How good predictions are: the scores over all texts, those of each class, and their spread over seeds.
+
+C classes, n texts. Gold labels are np.int64 [n], probabilities np.float32 [n, C]; the prediction is the class of the
+largest probability, the first of several that are equal.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+METRICS = (
+    "accuracy",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "weighted_precision",
+    "weighted_recall",
+    "weighted_f1",
+    "mcc",
+    "loss",
+)
+# What scikit-learn's log_loss does with float32: a gold class of probability 0 costs 15.9 nats, not infinity.
+_SMALLEST = float(np.finfo(np.float32).eps)
+
+
+def scores(gold: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """The METRICS of predictions, as scikit-learn defines them with `zero_division=0`.
+
+    Macro averages are over the classes that occur among gold labels or predictions; `mcc` is Matthews' correlation for
+    any number of classes (Gorodkin 2004), 0 where one side has a single class; `loss` is the mean negative log
+    probability of the gold class in nats, probabilities below 1.2e-7 counted as that.
+    """
+    from sklearn.metrics import matthews_corrcoef, precision_recall_fscore_support
+
+    predicted = probabilities.argmax(axis=1)
+    with warnings.catch_warnings():
+        # It warns of few texts, of many classes and of a single class; all three have well-defined scores.
+        warnings.simplefilter("ignore", UserWarning)
+        found = {"accuracy": float(np.mean(gold == predicted)), "mcc": float(matthews_corrcoef(gold, predicted))}
+        *columns, support = precision_recall_fscore_support(gold, predicted, zero_division=0)
+    for name, column in zip(("precision", "recall", "f1"), columns, strict=True):
+        found[f"macro_{name}"] = float(column.mean())
+        found[f"weighted_{name}"] = float(np.average(column, weights=support))
+    of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
+    found["loss"] = float(np.log(1 / np.clip(of_gold, _SMALLEST, 1)).mean())
+    return {name: found[name] for name in METRICS}
+
+
+def per_class(gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str]) -> list[dict]:
+    """`label`, `precision`, `recall`, `f1` and `support` (gold texts) of every class; an undefined score is 0.0."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        precision, recall, f1, support = precision_recall_fscore_support(
+            gold, probabilities.argmax(axis=1), labels=np.arange(len(labels)), zero_division=0
+        )
+    columns = zip(labels, precision.tolist(), recall.tolist(), f1.tolist(), map(int, support), strict=True)
+    return [dict(zip(("label", "precision", "recall", "f1", "support"), row, strict=True)) for row in columns]
+
+
+def confusion(gold: np.ndarray, probabilities: np.ndarray, num_labels: int) -> np.ndarray:
+    """How many texts of each gold class (rows) were given each class (columns): int64 [C, C]."""
+    cells = gold * num_labels + probabilities.argmax(axis=1)
+    return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
+
+
+def spread(values: Sequence[float]) -> dict:
+    """`mean`, `std` (of a sample: divided by n - 1; None for one value) and the values themselves as `seeds`."""
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return {"mean": float(np.mean(values)), "std": std, "seeds": list(values)}
+
+
+def combined(results: Sequence[Mapping[str, float]]) -> dict[str, dict]:
+    """The scores of several seeds -> the spread of each metric."""
+    return {name: spread([result[name] for result in results]) for name in results[0]}

@@ -1,0 +1,236 @@
+"""A fine-tuned model at work: the label and all probabilities of every text. `python -m finetune.predict`"""
+
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+from data_prep import command_line
+from data_prep.readers import Meter, Source, check_encoding, resolve, rows, text_lines
+
+from .errors import FinetuneError
+from .tables import BadRows
+
+LABEL, PROBABILITIES = "predicted_label", "probabilities"
+# Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
+ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class PredictSettings:
+    """Settings of `python -m finetune.predict`."""
+
+    file: Annotated[tuple[str, ...], command_line.POSITIONAL] = ()
+    """Texts: .txt (a text a line), .jsonl, .csv, .tsv (also .gz) or .parquet. Without a file: standard input."""
+    model: str = "runs/builtin-packages/final"
+    """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""
+    out: str | None = None
+    """File to write. Without it: standard output."""
+    format: Literal["auto", "jsonl", "csv"] = "auto"
+    """Form of the output. auto: by the ending of --out, else jsonl."""
+    input_format: Literal["txt", "jsonl", "csv", "tsv"] = "txt"
+    """Form of standard input. txt: a text a line; a tab between the two texts of a pair."""
+    text_column: tuple[str, ...] = ()
+    """Column of the text, two for pairs. Those of training, or found by name, if not given."""
+    encoding: str = "utf-8"
+    """Encoding of the input."""
+    skip_bad_rows: bool = False
+    """Give rows without a text an empty label instead of stopping."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is faster where the hardware computes in it; probabilities differ in the third digit."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute. auto: cuda, else cpu."""
+
+    def __post_init__(self):
+        if len(self.file) > 1:
+            raise FinetuneError(f"{len(self.file)} files were given: give one, or pipe them into standard input")
+        if self.out and self.file and os.path.realpath(self.out) == os.path.realpath(self.file[0]):
+            raise FinetuneError(f"--out {self.out} is the file to read: give another name")
+        if len(self.text_column) > 2:
+            raise FinetuneError("--text-column names more than two columns: give one, or two for pairs")
+
+
+def run(settings: PredictSettings) -> None:
+    """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
+    from pretrain.resolve import find_device
+
+    from .classifier import TextClassifier
+
+    check_encoding(settings.encoding)
+    check_output(settings.out)
+    sources = input_sources(settings)
+    classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
+    bad = BadRows(settings.skip_bad_rows)
+    began, count = time.monotonic(), 0
+    try:
+        with output(settings.out) as file:
+            writer = Writer(file, output_format(settings), classifier.labels)
+            for found in predictions(sources, settings, classifier, bad):
+                writer.write(found)
+                count += len(found)
+    except BrokenPipeError:
+        # Whoever read the output has had enough; Python must not try to write the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    skipped = f", {bad.count:,} of them without a usable text" if bad.count else ""
+    print(f"{count:,} rows{skipped}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+
+
+def input_sources(settings: PredictSettings) -> list[Source]:
+    """The files to read, or standard input."""
+    if settings.file:
+        return resolve(settings.file)[0]
+    return [Source("standard input", "/dev/stdin", settings.input_format)]
+
+
+def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) of every row; lines of plain text become rows of "text" and, for pairs, "text_pair"."""
+    if source.has_rows:
+        for place, row in rows(source, encoding, Meter()):
+            yield f"{source.name}:{place}", row
+        return
+    for number, line in enumerate(text_lines(source, encoding, Meter()), 1):
+        first, _, second = line.partition("\t") if is_pair else (line, "", "")
+        yield f"{source.name}:{number}", {"text": first} | ({"text_pair": second} if is_pair else {})
+
+
+def predictions(sources: Sequence[Source], settings: PredictSettings, classifier, bad: BadRows):
+    """Lists of (row, probabilities float32 [C], or None for a row that is skipped), in the order of the input."""
+    from .tasks import classification as task
+
+    is_pair = len(settings.text_column or classifier.facts.text_columns) > 1
+    at_once = 1 if not settings.file and sys.stdin.isatty() else ROWS_AT_ONCE
+    for source in sources:
+        columns = None
+        waiting = input_rows(source, settings.encoding, is_pair)
+        while part := list(islice(waiting, at_once)):
+            if columns is None:
+                columns = text_columns(source, [row for _, row in part], settings, classifier)
+            examples = [task.example_of(place, row, columns, bad) for place, row in part]
+            usable = [example for example in examples if example]
+            found = iter(classifier.probabilities(usable) if usable else ())
+            yield [(row, next(found) if e else None) for (_, row), e in zip(part, examples, strict=True)]
+
+
+def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: PredictSettings, classifier):
+    """The columns of the texts: those named, else those of training, else those with a usual name.
+
+    Raises:
+        FinetuneError: there are none, or one text where the model was trained on pairs, or the reverse.
+    """
+    from .tasks import classification as task
+
+    trained = classifier.facts.text_columns
+    if not source.has_rows:
+        return task.Columns(("text", "text_pair")[: max(1, len(trained))], None)
+    names = {name for row in sample for name in row}
+    wanted = settings.text_column or (trained if names.issuperset(trained) else ())
+    columns = task.find_columns(source.name, sample, wanted, None, labelled=False)
+    if trained and len(columns.texts) != len(trained):
+        kinds = {1: "single texts", 2: "pairs of texts"}
+        raise FinetuneError(
+            f"{settings.model} was trained on {kinds[len(trained)]}, and {source.name} has {columns}: pass "
+            f"--text-column with {'two names' if len(trained) > 1 else 'one name'}"
+        )
+    return columns
+
+
+class Writer:
+    """Rows with their predictions as JSON lines or CSV.
+
+    JSON lines get `predicted_label` and `probabilities`, CSV `predicted_label` and a column `probability_LABEL` for
+    each label. All columns of the input stay.
+    """
+
+    def __init__(self, file: TextIO, form: str, labels: Sequence[str]):
+        self.file, self.form, self.labels = file, form, labels
+        self._csv: csv.DictWriter | None = None
+        self._own = [LABEL, PROBABILITIES] if form == "jsonl" else [LABEL, *(f"probability_{x}" for x in labels)]
+
+    def write(self, found: Sequence[tuple[dict[str, Any], Any]]) -> None:
+        """Write rows (see `predictions`).
+
+        Raises:
+            FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV.
+        """
+        for row, probabilities in found:
+            taken = [name for name in self._own if name in row]
+            if taken:
+                raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
+            self._write_row(row, probabilities)
+        self.file.flush()
+
+    def _write_row(self, row: dict[str, Any], probabilities) -> None:
+        label, each = None, None
+        if probabilities is not None:
+            label = self.labels[int(probabilities.argmax())]
+            each = {name: round(float(p), 6) for name, p in zip(self.labels, probabilities, strict=True)}
+        if self.form == "jsonl":
+            line = json.dumps({**row, LABEL: label, PROBABILITIES: each}, ensure_ascii=False, default=str)
+            self.file.write(line + "\n")
+            return
+        if self._csv is None:
+            self._csv = csv.DictWriter(self.file, [*row, *self._own], restval="", lineterminator="\n")
+            self._csv.writeheader()
+        late = [name for name in row if name not in self._csv.fieldnames]
+        if late:
+            raise FinetuneError(f'"{late[0]}" is a column that the first row does not have: use --format jsonl')
+        own = {f"probability_{name}": p for name, p in (each or {}).items()}
+        self._csv.writerow({**row, LABEL: label, **own})
+
+
+def output_format(settings: PredictSettings) -> str:
+    """jsonl or csv."""
+    if settings.format != "auto":
+        return settings.format
+    return "csv" if (settings.out or "").lower().endswith(".csv") else "jsonl"
+
+
+def check_output(path: str | None) -> None:
+    """Refuse, before the work is done, a name that cannot be written."""
+    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+        raise FinetuneError(f"--out {path} cannot be written: give the name of a file in a folder that is there")
+
+
+@contextmanager
+def output(path: str | None) -> Iterator[TextIO]:
+    """A file that appears under its name when all of it is written, or standard output."""
+    if path is None:
+        # The encoding of the terminal is not that of JSON; half a surrogate pair comes out as JSON spells it.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+        yield sys.stdout
+        return
+    final = Path(path)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+_EXAMPLES = """\
+python -m finetune.predict --model runs/labels/final new.csv --out predicted.csv
+echo "One text." | python -m finetune.predict --model runs/labels/final"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(
+        PredictSettings,
+        run,
+        prog="python -m finetune.predict",
+        description="Label texts with a fine-tuned model.",
+        examples=_EXAMPLES,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

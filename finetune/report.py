@@ -1,0 +1,245 @@
+"""What a person sees of a classifier's results: tables, the picture of the confusions, and the worst mistakes."""
+
+import csv
+import io
+import re
+import unicodedata
+import warnings
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_prep.prepared import write_text
+
+# A wider table does not fit a terminal.
+_MOST_COLUMNS = 12
+_MOST_CONFUSIONS = 10
+_MOST_CHARACTERS = 300
+# In points; a smaller count in the picture cannot be read.
+_SMALLEST_LETTERS = 4
+# Line breaks, controls, marks that turn the direction of writing, and halves of characters.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Fonts with the East Asian scripts, for the letters that matplotlib's own font lacks; those installed are used.
+_MORE_FONTS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
+_SHOWN = {
+    "accuracy": "accuracy",
+    "macro-F1": "macro_f1",
+    "weighted F1": "weighted_f1",
+    "MCC": "mcc",
+    "macro precision": "macro_precision",
+    "macro recall": "macro_recall",
+}
+
+
+class Mistake(NamedTuple):
+    """A text that was given a wrong class, and the probability of that class."""
+
+    place: str
+    text: str
+    text_pair: str | None
+    gold: str
+    predicted: str
+    probability: float
+
+
+def confusion_table(matrix: np.ndarray, labels: Sequence[str]) -> str:
+    """The confusions [C, C] as text: gold classes in rows, predicted ones in columns.
+
+    With more than 12 classes: the ten most frequent confusions instead.
+    """
+    if len(labels) > _MOST_COLUMNS:
+        return _most_confused(matrix, labels)
+    names = short_names(labels, min(24, max(6, 84 // len(labels) - 2)))
+    rows = [[name, *row, sum(row)] for name, row in zip(names, matrix.tolist(), strict=True)]
+    return _aligned([["gold \\ predicted", *names, "total"], *rows])
+
+
+def _most_confused(matrix: np.ndarray, labels: Sequence[str]) -> str:
+    wrong = matrix.copy()
+    np.fill_diagonal(wrong, 0)
+    names = short_names(labels, 32)
+    first = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
+    cells = [(gold, predicted) for gold, predicted in zip(*np.unravel_index(first, wrong.shape), strict=True)]
+    rows = [[f"{names[g]} -> {names[p]}", wrong[g, p]] for g, p in cells if wrong[g, p]]
+    head = f"The table of all {len(labels)} classes is in the CSV file. "
+    if not rows:
+        return head + "No text was given a wrong class."
+    return head + "The most frequent confusions:\n" + _aligned([["gold -> predicted", "texts"], *rows])
+
+
+def write_confusion_csv(matrix: np.ndarray, labels: Sequence[str], path: Path) -> None:
+    """Write the confusions [C, C] as CSV, gold classes in rows; the file is replaced as a whole."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["gold \\ predicted", *labels])
+    writer.writerows([label, *row] for label, row in zip(labels, matrix.tolist(), strict=True))
+    write_text(path, text.getvalue())
+
+
+def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title: str) -> None:
+    """Draw the confusions [C, C] as PNG: colour is the share of the gold class; the picture is replaced as a whole.
+
+    Counts stand in the cells where they fit (always up to 50 classes and counts below 100,000); none stands for 0.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    fonts = [*matplotlib.rcParams["font.family"], *(name for name in _MORE_FONTS if name in installed)]
+    side = min(14.0, max(3.0, 0.6 * len(labels)))
+    cell = 72 * side / len(labels)
+    size = min(9.0, 0.7 * cell)
+    names = short_names(labels, 24)
+    longest = 0.6 * size * max(map(_columns, names))
+    figure = Figure(figsize=(side + longest / 72 + 1.6, side + longest / 72 + 1), layout="compressed")
+    FigureCanvasAgg(figure)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with matplotlib.rc_context({"font.family": fonts}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from|Matplotlib currently does not support")
+        axes = figure.subplots()
+        _draw_cells(figure, axes, matrix, cell, size)
+        # A dollar sign in a name or in the title is no formula.
+        plain = {"parse_math": False, "fontsize": size}
+        axes.set_xticks(range(len(names)), names, rotation=0 if longest < 0.9 * cell else 90, **plain)
+        axes.set_yticks(range(len(names)), names, **plain)
+        axes.set_title(_one_line(title), parse_math=False, fontsize=11)
+        axes.set(xlabel="predicted", ylabel="gold")
+        figure.savefig(temporary, format="png", dpi=110)
+    temporary.replace(path)
+
+
+def _draw_cells(figure, axes, matrix: np.ndarray, cell: float, size: float) -> None:
+    """Colours, the bar that explains them, and the counts that fit; `cell` and the letters' `size` are in points."""
+    shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the gold class", aspect=30)
+    for gold, predicted in np.argwhere(matrix):
+        count = str(matrix[gold, predicted])
+        fitting = min(size, 0.9 * cell / (0.6 * len(count)))
+        if fitting >= _SMALLEST_LETTERS:
+            colour = "white" if shares[gold, predicted] > 0.5 else "black"
+            axes.text(predicted, gold, count, ha="center", va="center", color=colour, fontsize=fitting)
+
+
+def per_class_table(rows: Sequence[dict]) -> str:
+    """The rows of `metrics.per_class` as text."""
+    names = short_names([row["label"] for row in rows], 32)
+    body = [
+        [name, *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")), row["support"]]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return _aligned([["class", "precision", "recall", "F1", "texts"], *body])
+
+
+def scores_table(validation: dict | None, test: dict | None) -> str:
+    """The results of `metrics.combined` as text, a column for each part that was measured."""
+    parts = {name: found for name, found in (("validation", validation), ("test", test)) if found is not None}
+    rows = [[title, *(_score(found[metric]) for found in parts.values())] for title, metric in _SHOWN.items()]
+    text = _aligned([["", *parts], *rows])
+    seeds = max(len(found["accuracy"]["seeds"]) for found in parts.values())
+    return text if seeds == 1 else f"{text}\nmean ± standard deviation over {seeds} seeds"
+
+
+def _score(found: dict) -> str:
+    return f"{found['mean']:.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
+
+
+def mistakes(
+    examples: Sequence, gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str], count: int = 20
+) -> list[Mistake]:
+    """The wrong predictions with the largest probabilities, those first; equal ones stay in the order of the file.
+
+    Args:
+        examples: with `place`, `text` and `text_pair`.
+        gold: class ids, int64 [n].
+        probabilities: float32 [n, C].
+    """
+    predicted = probabilities.argmax(axis=1)
+    wrong = np.flatnonzero(predicted != gold)
+    confidence = probabilities[wrong, predicted[wrong]]
+    found = []
+    for row in wrong[np.argsort(-confidence, kind="stable")][:count]:
+        example, names = examples[row], (labels[gold[row]], labels[predicted[row]])
+        probability = float(probabilities[row, predicted[row]])
+        found.append(Mistake(example.place, example.text, example.text_pair, *names, probability))
+    return found
+
+
+def mistakes_markdown(found: Sequence[Mistake]) -> str:
+    """Mistakes as a Markdown list; whatever comes from the data stands in code spans, which nothing can break."""
+    lines = ["# Most confident mistakes", ""]
+    for mistake in found:
+        names = f"gold {_code(mistake.gold)}, predicted {_code(mistake.predicted)}"
+        lines += [f"- {_code(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
+        lines += [f"  text: {_code(mistake.text)}", ""]
+        if mistake.text_pair is not None:
+            lines += [f"  second text: {_code(mistake.text_pair)}", ""]
+    return "\n".join(lines if found else [*lines, "None: no text was given a wrong class.", ""])
+
+
+def _code(text: str) -> str:
+    """A code span, on one line and cut; its fence is longer than any run of backticks inside (CommonMark 6.1)."""
+    text = _one_line(text)
+    if not text:
+        return "(empty)"
+    if len(text) > _MOST_CHARACTERS:
+        text = text[: _MOST_CHARACTERS - 1] + "…"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def short_names(labels: Sequence[str], width: int) -> list[str]:
+    """Distinct names of at most `width` (6 or more) columns: cut at the end, else in the middle, else numbered."""
+    lines = [_one_line(label) for label in labels]
+    for cut in (_cut, _cut_in_the_middle):
+        names = [cut(line, width) for line in lines]
+        if len(set(names)) == len(names):
+            return names
+    return [_cut(f"{place} {line}", width) for place, line in enumerate(lines)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_UNPRINTABLE.sub(" ", text).split())
+
+
+def _cut(text: str, width: int) -> str:
+    return text if _columns(text) <= width else _start(text, width - 1) + "…"
+
+
+def _cut_in_the_middle(text: str, width: int) -> str:
+    if _columns(text) <= width:
+        return text
+    return _start(text, width // 2) + "…" + _start(text[::-1], (width - 1) // 2)[::-1]
+
+
+def _start(text: str, width: int) -> str:
+    """As much of the text as fills `width` columns."""
+    return text[: bisect_right(list(accumulate(map(_columns, text))), width)]
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that a text fills: East Asian letters take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def _aligned(rows: Sequence[Sequence]) -> str:
+    """Cells in columns two blanks apart, the first to the left, the others to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for first, *others in cells:
+        line = first + " " * (widths[0] - _columns(first))
+        for text, width in zip(others, widths[1:], strict=True):
+            line += " " * (2 + width - _columns(text)) + text
+        lines.append(line)
+    return "\n".join(lines)

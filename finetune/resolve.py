@@ -1,0 +1,106 @@
+"""From what a person asked to what is done: `auto` values, and where the results go."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep.wordpiece import WordPieceTokenizer
+from model import BertConfig, ModelError
+from model.huggingface import read_config
+from model.weights import open_weights
+from pretrain.budget import Budget
+from pretrain.resolve import computes_in_bf16, find_device
+
+from .errors import FinetuneError
+from .settings import FinetuneSettings
+
+# These do not decide the result of a seed.
+MAY_DIFFER = {"out", "resume", "checkpoint_every", "keep_checkpoints", "log_every", "seeds"}
+# Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and the most for narrow models (measured).
+_RATE_AT_768, _LARGEST_RATE = 5e-5, 1e-3
+_EVALUATIONS = 5
+
+
+def out_folder(settings: FinetuneSettings) -> Path:
+    """`--out`, or runs/NAME OF THE MODEL-NAME OF THE TEXTS."""
+    if settings.out != "auto":
+        return Path(settings.out)
+    texts = "packages" if settings.train == "builtin" else _stem(settings.train)
+    return Path("runs") / f"{model_name(settings.model)}-{texts}"
+
+
+def model_name(folder: str) -> str:
+    """How a model is called in tables and file names: a run's final/ goes by the name of the run."""
+    path = Path(os.path.abspath(folder))
+    name = path.parent.name if path.name == "final" else path.name
+    return name or "model"
+
+
+def _stem(path: str) -> str:
+    return Path(path.removeprefix("hub:")).name.split(".")[0].strip("*?[] ") or "texts"
+
+
+def model_config(folder: str) -> BertConfig:
+    """The config of the model to start from.
+
+    Raises:
+        FinetuneError: the folder holds no model.
+    """
+    try:
+        return read_config(Path(folder))
+    except ModelError as error:
+        inside = Path(folder) / "final"
+        hint = f" Did you mean {inside}?" if (inside / "config.json").exists() else ""
+        if folder == FinetuneSettings.model and not Path(folder).exists():
+            hint = " It is what python -m pretrain.run makes; run that first, or name another --model."
+        raise FinetuneError(f"{error}{hint}") from error
+
+
+def check_model(folder: str, config: BertConfig) -> None:
+    """Look at the files of a model before anything is written.
+
+    Raises:
+        FinetuneError, PrepError: weights or tokenizer are missing or damaged, or do not belong together.
+    """
+    try:
+        open_weights(Path(folder))
+    except ModelError as error:
+        raise FinetuneError(str(error)) from error
+    entries = WordPieceTokenizer.load(folder).vocab_size
+    if entries > config.vocab_size:
+        raise FinetuneError(
+            f"{folder} has {entries} vocabulary entries and {config.vocab_size} embeddings: use the tokenizer of this "
+            "model"
+        )
+
+
+def resolve(settings: FinetuneSettings) -> FinetuneSettings:
+    """Choose every `auto`.
+
+    Raises:
+        FinetuneError, PretrainError, PrepError: there is no such model or device, or the model cannot read so many
+            tokens.
+    """
+    config = model_config(settings.model)
+    check_model(settings.model, config)
+    device = find_device(settings.device)
+    longest = config.max_position_embeddings
+    if settings.sequence_length != "auto" and settings.sequence_length > longest:
+        raise FinetuneError(
+            f"--sequence-length {settings.sequence_length} is more than {settings.model} reads: give up to {longest}"
+        )
+    budget = Budget.parse(settings.budget)
+    chosen = {
+        "micro_batch_tokens": 65_536 if device == "cuda" else 8_192,
+        "learning_rate": learning_rate(config.hidden_size),
+        "precision": "bf16" if computes_in_bf16(device) else "fp32",
+        "sequence_length": longest,
+        "evaluations": max(1, round(budget.amount)) if budget.unit == "epochs" else _EVALUATIONS,
+    }
+    automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
+    return replace(settings, device=device, out=str(out_folder(settings)), **automatic)
+
+
+def learning_rate(hidden_size: int) -> float:
+    """The default peak: grows with the square of the width that a model lacks to BERT base."""
+    return min(_LARGEST_RATE, float(f"{_RATE_AT_768 * (768 / hidden_size) ** 2:.2g}"))

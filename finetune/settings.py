@@ -1,0 +1,95 @@
+"""What a person may decide about fine-tuning."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pretrain.settings import LoopSettings
+
+from .errors import FinetuneError
+
+SCRATCH = "scratch"
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(LoopSettings):
+    """Settings of `python -m finetune.run`. Defaults are those of the BERT paper (section A.3) but for the learning
+    rate, which grows as the model gets smaller."""
+
+    model: str = "runs/builtin/final"
+    """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
+    train: str = "builtin"
+    """Labelled texts: .jsonl .csv .tsv (also .gz) or .parquet, a folder or glob of them, hub:owner/name, or builtin:
+    docstrings to be told apart by package."""
+    validation: str | None = None
+    """Labelled texts that choose the best epoch and seed. Without them a tenth of --train, of each class."""
+    test: str | None = None
+    """Labelled texts for the final result; read once, by the chosen model."""
+    out: str = "auto"
+    """Folder of the results. auto: runs/NAME OF THE MODEL-NAME OF THE TEXTS."""
+    text_column: tuple[str, ...] = ()
+    """Column of the text; two for pairs of texts. Found by name if not given."""
+    label_column: str | None = None
+    """Column of the labels, words or whole numbers. Found by name if not given."""
+    encoding: str = "utf-8"
+    """Encoding of the files."""
+    skip_bad_rows: bool = False
+    """Leave out and count rows without text or label, or with a label that is not in --train."""
+    sequence_length: int | Literal["auto"] = "auto"
+    """Most tokens read at once. auto: as many as the model can."""
+    long_text: Literal["head", "head-tail", "windows"] = "head"
+    """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
+    overlapping windows whose probabilities are averaged."""
+
+    seeds: int = 1
+    """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best."""
+    seed: int = 1
+    """Decides the new head, the order of the texts and the dropout."""
+    metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
+    """What the best epoch and the best seed are chosen by, on the validation texts."""
+    patience: int | None = None
+    """Stop after so many evaluations without a better one."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: rare classes count more, by n / (classes x rows of the class)."""
+    hidden_layers: int = 0
+    """Extra hidden layers in the head (then transformers cannot open the model, our own commands can)."""
+    freeze_encoder: bool = False
+    """Train pooler and head only."""
+    from_scratch: bool = False
+    """Start from the same model with nothing pretrained, to see what pretraining is worth."""
+    compare: tuple[str, ...] = ()
+    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. TF-IDF with logistic
+    regression and the most frequent class stand beside them."""
+
+    budget: str = "3epochs"
+    """How long each seed trains: 3epochs, 500steps or 10m."""
+    batch_size: int = 32
+    """Texts of one optimizer step."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw, or muon for the matrices of the layers with adamw for the rest."""
+    learning_rate: float | Literal["auto"] = "auto"
+    """Peak learning rate. auto: 5e-5 for 768 units, more for smaller models."""
+    dropout: float = 0.1
+    """Dropout on embeddings, sublayers, attention weights and head."""
+    evaluations: int | Literal["auto"] = "auto"
+    """Evaluations on the validation texts, evenly over the budget. auto: one an epoch, or 5 for other budgets."""
+    keep_checkpoints: int = 1
+    """How many of the latest checkpoints stay, besides the best, until the seed is finished."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("seeds", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise FinetuneError(f"--{name} {value} is less than 1: give a positive number")
+        if not 0 <= self.hidden_layers <= 8:
+            raise FinetuneError(f"--hidden-layers {self.hidden_layers} is out of range: give 0 to 8")
+        if not 0 <= self.seed < 1 << 62:
+            raise FinetuneError(f"--seed {self.seed} is not between 0 and 2^62: use a small positive number")
+        if self.sequence_length != "auto" and self.sequence_length < 8:
+            raise FinetuneError(f"--sequence-length {self.sequence_length} is too short for a text: use 8 or more")
+        if len(self.text_column) > 2:
+            raise FinetuneError("--text-column names more than two columns: give one, or two for pairs")
+        if self.train == "builtin" and (self.text_column or self.label_column):
+            raise FinetuneError("--text-column and --label-column have nothing to act on beside --train builtin")
+        if self.from_scratch and self.compare:
+            raise FinetuneError(f'--from-scratch stands beside --compare: give "{SCRATCH}" among the models to compare')

@@ -1,0 +1,199 @@
+"""One seed: from the pretrained model to its results on the validation and the test texts."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_prep.preparation import say
+from data_prep.prepared import write_json
+from data_prep.wordpiece import WordPieceTokenizer
+from model import BertForSequenceClassification
+from pretrain.batches import Position
+from pretrain.budget import Budget
+from pretrain.build import make_optimizer, precision_context
+from pretrain.checkpoint import Checkpoints, commit_folder, load_optimizer, read_state, save_model_folder
+from pretrain.loop import Counters, Run, evaluate_and_save, train
+from pretrain.optimizer import schedule
+from pretrain.progress import MetricsFile, Progress
+
+from .classifier import Facts, TextClassifier, open_classifier
+from .data import Batches, BatchMaker, Encoded
+from .dataset import Dataset
+from .errors import FinetuneError
+from .inference import probabilities
+from .settings import FinetuneSettings
+from .tasks import classification as task
+
+# Seconds of a time budget kept for the last checkpoint.
+_SAVING = 1.0
+
+
+@dataclass(frozen=True)
+class Material:
+    """What all seeds of a run share. `digest` tells it from any other."""
+
+    dataset: Dataset
+    tokenizer: WordPieceTokenizer
+    train: Encoded
+    validation: Encoded
+    digest: str
+
+
+class SeedTraining:
+    """The parts of one seed's training and the order in which they act.
+
+    Args:
+        out: its own folder: checkpoints/ while it trains, then model/, results.json and probabilities.npz.
+    """
+
+    def __init__(self, settings: FinetuneSettings, seed: int, out: Path, material: Material):
+        self.settings, self.seed, self.out, self.material = settings, seed, out, material
+        self.precision = precision_context(settings.device, settings.precision)
+        self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
+        self.train_maker = self._maker(material.train)
+        self.validation_maker = self._maker(material.validation)
+        self.gold = material.validation.labels()
+
+    def _maker(self, encoded: Encoded) -> BatchMaker:
+        return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens)
+
+    def results(self) -> dict:
+        """The results, of a seed that is finished from its file, else by training."""
+        path = self.out / "results.json"
+        if path.exists():
+            return self._found(path)
+        self.out.mkdir(exist_ok=True)
+        run = self._run()
+        results = self._finish(run)
+        write_json(path, results)
+        shutil.rmtree(self.checkpoints.folder)
+        return results
+
+    def _found(self, path: Path) -> dict:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            digest = found["data"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FinetuneError(f"{path} is damaged: remove {self.out} to train this seed again") from error
+        if digest != self.material.digest:
+            raise FinetuneError(f"{self.out} was trained on other texts or another model: give another --out")
+        # A run that ended right after its results were written has left them.
+        shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+        say(f"{self.out} is finished.")
+        return found
+
+    def _run(self) -> Run:
+        latest = self.checkpoints.latest()
+        model, state = self._open(latest) if latest else (self._fresh_model(), {})
+        model.to(self.settings.device)
+        if self.settings.freeze_encoder:
+            model.freeze_encoder()
+        optimizer = make_optimizer(self.settings, model)
+        if latest:
+            load_optimizer(latest, optimizer)
+            say(f"Going on from {latest}.")
+        run = self._make_run(model, optimizer, state)
+        start = Position(**state.get("position", {}))
+        batches = Batches(self.train_maker, self.settings.batch_size, self.seed, start)
+        learned = task.objective(
+            self.material.train, len(self.material.dataset.labels), self.settings.class_weights == "balanced"
+        )
+        train(run, batches, learned, self._evaluate)
+        if run.counters.evaluations < run.evaluations and not run.has_stalled():
+            evaluate_and_save(run, batches.position, self._evaluate)
+        run.progress.close()
+        return run
+
+    def _fresh_model(self) -> BertForSequenceClassification:
+        settings = self.settings
+        return task.build_model(
+            settings.model,
+            self.material.dataset.labels,
+            self.seed,
+            settings.dropout,
+            settings.hidden_layers,
+            settings.from_scratch,
+        )
+
+    def _open(self, checkpoint: Path) -> tuple[BertForSequenceClassification, dict]:
+        state = read_state(checkpoint, ["data"])
+        if state["data"] != self.material.digest:
+            raise FinetuneError(f"{checkpoint} was trained on other texts or another model: give another --out")
+        return open_classifier(checkpoint), state
+
+    def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:
+        return task.metrics(self.gold, probabilities(model, self.validation_maker, self.precision))
+
+    def judge(self, results: dict[str, float]) -> float:
+        """Validation results as one number of which the lowest is best."""
+        value = results[self.settings.metric]
+        return value if self.settings.metric == "loss" else -value
+
+    def _summary(self, results: dict[str, float]) -> str:
+        return (
+            f"validation accuracy {results['accuracy']:.1%}, macro-F1 {results['macro_f1']:.3f}, "
+            f"loss {results['loss']:.3f}"
+        )
+
+    def _make_run(self, model, optimizer, state: dict) -> Run:
+        settings = self.settings
+        rate = schedule(settings.schedule, settings.warmup)
+        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_rows", 0))
+        return Run(
+            model=model,
+            optimizer=optimizer,
+            budget=Budget.parse(settings.budget),
+            rate=lambda progress: settings.learning_rate * rate(progress),
+            precision=self.precision,
+            device=torch.device(settings.device),
+            checkpoints=self.checkpoints,
+            progress=Progress(metrics, settings.log_every, self._summary, lambda rows: None),
+            clip_norm=settings.clip_norm,
+            evaluations=settings.evaluations,
+            judge=self.judge,
+            checkpoint_every=Budget.parse(settings.checkpoint_every),
+            seed=self.seed,
+            patience=settings.patience,
+            reserve=self._reserve(model),
+            describe={"data": self.material.digest},
+            counters=Counters(**state["counters"]) if state else Counters(),
+        )
+
+    def _reserve(self, model) -> float:
+        """Seconds of a time budget that the last evaluation and checkpoint will take."""
+        if Budget.parse(self.settings.budget).is_counted:
+            return 0.0
+        began = time.monotonic()
+        self._evaluate(model)
+        return time.monotonic() - began + _SAVING
+
+    def _finish(self, run: Run) -> dict:
+        """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
+        settings, dataset = self.settings, self.material.dataset
+        folder, temporary = self.out / "model", self.out / ".model.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        best = open_classifier(self.checkpoints.path(run.counters.best_step))
+        save_model_folder(best, self.material.tokenizer, temporary, model_max_length=settings.sequence_length)
+        Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(temporary)
+        commit_folder(temporary, folder)
+        classifier = TextClassifier(folder, settings.device, micro_batch_tokens=settings.micro_batch_tokens)
+        held_out = {"validation": dataset.validation, "test": dataset.test}
+        found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
+        np.savez(self.out / "probabilities.npz", **found)
+        scores = {name: task.metrics(task.classes(held_out[name], dataset.labels), p) for name, p in found.items()}
+        return {
+            "validation": scores["validation"],
+            "test": scores.get("test"),
+            "seed": self.seed,
+            "best_step": run.counters.best_step,
+            "steps": run.counters.step,
+            "epochs": run.counters.epochs,
+            "seconds": round(run.seconds(), 1),
+            "skipped_steps": run.counters.skipped,
+            "data": self.material.digest,
+        }

@@ -1,0 +1,101 @@
+"""The baselines: class frequencies, and word counts with logistic regression."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from finetune.baselines import majority, tfidf
+from finetune.metrics import scores
+from finetune.tasks.classification import Example
+
+WORDS = "heart rate was stable after the dose while blood pressure fell in both groups".split()
+
+
+def sentences(count: int, classes: list[int], seed: int, pair: bool = False) -> tuple[list[Example], np.ndarray]:
+    """Random words, among them `sign<class>` in nine of ten texts; in the second text if they are pairs."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(classes, count)
+    examples = []
+    for row, label in enumerate(labels):
+        words = [*rng.choice(WORDS, 6), f"sign{label}" if rng.random() < 0.9 else "nosign"]
+        text = " ".join(rng.permutation(words))
+        examples.append(Example(f"t:{row + 1}", *(("the same", text) if pair else (text, None)), f"class {label}"))
+    return examples, labels.astype(np.int64)
+
+
+def test_majority_gives_the_frequencies_of_training():
+    train = np.array([2, 0, 2, 2, 0, 2, 3, 2], dtype=np.int64)
+    probabilities = majority(train, 3, 5)
+    assert probabilities.dtype == np.float32
+    np.testing.assert_array_equal(probabilities, np.float32([[0.25, 0, 0.625, 0.125, 0]] * 3))
+
+
+def test_the_loss_of_the_majority_is_the_entropy_of_the_classes():
+    labels = np.repeat([0, 1, 2], [50, 30, 20])
+    entropy = -sum(p * math.log(p) for p in (0.5, 0.3, 0.2))
+    found = scores(labels, majority(labels, 100, 3))
+    assert found["loss"] == pytest.approx(entropy, rel=1e-6)
+    assert found["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_tfidf_equals_the_pipeline_of_scikit_learn_in_the_columns_of_its_classes(balanced):
+    train, labels = sentences(120, [4, 0, 4, 4, 2], seed=1)
+    first, second = sentences(40, [0, 2, 4], seed=2)[0], sentences(7, [0], seed=3)[0]
+    found = tfidf(train, labels, [first, second], 6, balanced=balanced, seed=1)
+    pipeline = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        LogisticRegression(C=10, max_iter=5000, class_weight="balanced" if balanced else None),
+    ).fit([example.text for example in train], labels)
+    for probabilities, rows in zip(found, (first, second), strict=True):
+        assert probabilities.dtype == np.float32 and probabilities.shape == (len(rows), 6)
+        expected = pipeline.predict_proba([example.text for example in rows])
+        np.testing.assert_allclose(probabilities[:, [0, 2, 4]], expected, atol=1e-6)
+        assert not probabilities[:, [1, 3, 5]].any()
+
+
+def test_tfidf_learns_from_the_second_text_of_a_pair():
+    train, labels = sentences(150, [0, 1, 2], seed=4, pair=True)
+    test, gold = sentences(100, [0, 1, 2], seed=5, pair=True)
+    [probabilities] = tfidf(train, labels, [test], 3, balanced=False, seed=1)
+    assert scores(gold, probabilities)["accuracy"] > 0.85
+
+
+def test_the_words_of_a_pair_stay_words():
+    train = [Example("t:1", "alpha", "beta"), Example("t:2", "gamma", "delta")] * 3
+    words = [Example("t:1", word) for word in ("alpha", "beta", "gamma", "delta")]
+    [probabilities] = tfidf(train, np.array([0, 1] * 3), [words], 2, balanced=False, seed=1)
+    assert (probabilities.max(axis=1) > 0.7).all()
+    assert probabilities.argmax(axis=1).tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [(["...", "!?", "- -"], [1, 1, 0]), (["alpha beta", "gamma", "delta"], [2, 2, 2])],
+    ids=["no words", "one class"],
+)
+def test_where_nothing_can_be_learned_the_majority_answers(texts, labels):
+    train = [Example(f"t:{row + 1}", text) for row, text in enumerate(texts)]
+    labels = np.array(labels, dtype=np.int64)
+    [probabilities] = tfidf(train, labels, [train[:2]], 3, balanced=False, seed=1)
+    np.testing.assert_array_equal(probabilities, majority(labels, 2, 3))
+
+
+def test_balanced_weights_favour_the_rare_class():
+    train, labels = sentences(200, [0] * 9 + [1], seed=6)
+    unknown = [Example("t:1", "nosign")]
+    plain, balanced = (tfidf(train, labels, [unknown], 2, balanced=b, seed=1)[0] for b in (False, True))
+    assert 2 * plain[0, 1] < balanced[0, 1]
+
+
+def test_a_solver_that_does_not_converge_prints_nothing(monkeypatch):
+    monkeypatch.setattr("finetune.baselines._MOST_ITERATIONS", 2)
+    train, labels = sentences(60, [0, 1], seed=7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False, seed=1)

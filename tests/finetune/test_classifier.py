@@ -1,0 +1,231 @@
+"""A fine-tuned folder, asked by us and by transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from finetune.classifier import FACTS_FILE, Facts, TextClassifier
+from finetune.data import BatchMaker
+from finetune.errors import FinetuneError
+from finetune.inference import probabilities
+from finetune.long_text import windows
+from finetune.tasks import classification as task
+from finetune.tasks.classification import Example
+from pretrain.build import precision_context
+from pretrain.checkpoint import save_model_folder
+
+transformers.utils.logging.disable_progress_bar()
+
+LABELS = ["calm", "loud", "of no kind"]
+LENGTH = 16
+# Short and long ones in turn, so that an order by length is not the order given.
+TEXTS = [f"{'heart rate of the patient ' * (n * 7 % 5)}was {n} [mask] stable, {n * n}." for n in range(12)]
+PAIRS = [(text, TEXTS[n * 5 % 12]) for n, text in enumerate(TEXTS)]
+
+
+def singles():
+    return [Example(f"t:{n}", text) for n, text in enumerate(TEXTS)]
+
+
+def pairs():
+    return [Example(f"t:{n}", first, second) for n, (first, second) in enumerate(PAIRS)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small only wait for a second one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(encoder, small_tokenizer, tmp_path_factory):
+    """(long_text) -> a folder as fine-tuning leaves it, with dropout that must not act, for texts up to LENGTH."""
+
+    def make(long_text="head"):
+        folder = tmp_path_factory.mktemp("fine-tuned")
+        model = task.build_model(str(encoder), LABELS, 3, 0.5)
+        save_model_folder(model, small_tokenizer, folder, model_max_length=LENGTH)
+        Facts(("text",), LENGTH, long_text).write(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def folder(fine_tuned):
+    return fine_tuned()
+
+
+@torch.no_grad()
+def by_transformers(folder, texts, length=LENGTH):
+    """Probabilities by transformers, a text (or a pair) at a time."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    found = []
+    for text in texts:
+        text = text if isinstance(text, tuple) else (text,)
+        rows = tokenizer(*text, truncation=True, max_length=length, return_tensors="pt")
+        found.append(model(**rows).logits[0].softmax(-1).numpy())
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return {"singles": by_transformers(folder, TEXTS), "pairs": by_transformers(folder, PAIRS)}
+
+
+# --- asked by us
+
+
+@pytest.mark.parametrize("tokens", [10**9, 100, 1])
+@pytest.mark.parametrize("kind", ["singles", "pairs"])
+def test_probabilities_are_those_of_transformers(folder, expected, kind, tokens):
+    examples, texts = (singles(), TEXTS) if kind == "singles" else (pairs(), PAIRS)
+    found = TextClassifier(folder, micro_batch_tokens=tokens).probabilities(examples)
+    assert found.dtype == np.float32 and found.sum(1) == pytest.approx(np.ones(len(texts)), abs=1e-6)
+    assert found == pytest.approx(expected[kind], abs=1e-5)
+    assert np.ptp(found, axis=0).max() > 0.02, "texts that look all alike prove nothing"
+
+
+def test_the_probabilities_of_windows_are_averaged(fine_tuned, expected, small_tokenizer):
+    folder = fine_tuned("windows")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    averages, most = [], 0
+    for text in TEXTS:
+        ids = small_tokenizer.encode([text])[0]
+        spans = windows(len(ids), LENGTH - 2)
+        rows = [[tokenizer.cls_token_id, *ids[s : s + n], tokenizer.sep_token_id] for s, n in spans]
+        with torch.no_grad():
+            averages.append(model(input_ids=torch.tensor(rows)).logits.softmax(-1).mean(0).numpy())
+        most = max(most, len(rows))
+    assert most == 3
+    for tokens in (10**9, 50):
+        found = TextClassifier(folder, micro_batch_tokens=tokens).probabilities(singles())
+        assert found == pytest.approx(np.array(averages), abs=1e-5)
+    assert found != pytest.approx(expected["singles"], abs=1e-3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_of_the_model_is_put_back(encoder, small_tokenizer, training):
+    model = task.build_model(str(encoder), LABELS, 1, 0.5).train(training)
+    maker = BatchMaker(task.encode(singles(), LABELS, small_tokenizer, LENGTH, "head"), small_tokenizer, 200)
+    first, again = (probabilities(model, maker, precision_context("cpu", "fp32")) for _ in range(2))
+    assert (first == again).all() and model.training is training and model.classifier.dropout.training is training
+    assert next(model.parameters()).requires_grad
+
+
+def test_bf16_is_close(folder):
+    found = TextClassifier(folder, precision="bf16").probabilities(singles())
+    exact = TextClassifier(folder).probabilities(singles())
+    assert found == pytest.approx(exact, abs=0.1) and (found != exact).any()
+
+
+# --- asked by transformers
+
+
+def test_transformers_opens_the_folder_and_knows_the_labels(folder):
+    config = AutoModelForSequenceClassification.from_pretrained(folder).config
+    assert config.id2label == dict(enumerate(LABELS)) and config.label2id == {n: i for i, n in enumerate(LABELS)}
+    assert config.problem_type == "single_label_classification"
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == LENGTH
+
+
+def test_the_pipeline_gives_our_probabilities(folder):
+    ours = TextClassifier(folder)
+    ask = pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
+    lengths = [len(ids) for ids in ours.tokenizer.encode(TEXTS)]
+    assert max(lengths) > LENGTH > min(lengths)
+    for result, row in zip(ask(TEXTS, truncation=True, batch_size=8), ours.probabilities(singles()), strict=True):
+        found = {entry["label"]: entry["score"] for entry in result}
+        assert [found[name] for name in ours.labels] == pytest.approx(row.tolist(), abs=1e-5)
+
+
+# --- made by transformers
+
+
+@pytest.mark.parametrize("id2label", [None, {0: "b", 1: "a", 2: "c", 3: "d"}])
+def test_a_classifier_of_transformers_is_read(encoder, tmp_path, id2label):
+    torch.manual_seed(0)
+    names = {"num_labels": 2} if id2label is None else {"id2label": id2label}
+    config = transformers.BertConfig.from_pretrained(encoder, **names)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(encoder).save_pretrained(tmp_path)
+    classifier = TextClassifier(tmp_path)
+    assert classifier.labels == (["LABEL_0", "LABEL_1"] if id2label is None else ["b", "a", "c", "d"])
+    assert classifier.facts == Facts((), 48, "head")
+    for examples, texts in ((singles(), TEXTS), (pairs(), PAIRS)):
+        expected = by_transformers(tmp_path, texts, length=48)
+        assert classifier.probabilities(examples) == pytest.approx(expected, abs=1e-5)
+
+
+# --- facts and mistakes
+
+
+def test_facts_come_back(tmp_path):
+    facts = Facts(("premise", "hypothesis"), 40, "head-tail")
+    facts.write(tmp_path)
+    assert Facts.read(tmp_path, 48) == facts
+
+
+def test_facts_decide_how_texts_are_read(fine_tuned):
+    folder = fine_tuned("head-tail")
+    long = Example("t:1", "heart " * 20 + "stable " * 20)
+    other_middle = Example("t:2", "heart " * 20 + "7 " * 8 + "stable " * 20)
+    other_end = Example("t:3", "heart " * 20 + "stable " * 19 + "7")
+    found = TextClassifier(folder).probabilities([long, other_middle, other_end])
+    assert found[1] == pytest.approx(found[0], abs=1e-6) and found[2] != pytest.approx(found[0], abs=1e-4)
+
+
+GOOD = {"text_columns": ["text"], "sequence_length": 16, "long_text": "head", "task": task.NAME}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{", "[]", "", "\udcff", '{"task": "classification"}', json.dumps(GOOD | {"more": 1}),
+        json.dumps(GOOD | {"text_columns": 3}), json.dumps(GOOD | {"sequence_length": "long"}),
+        json.dumps(GOOD | {"sequence_length": 49}), json.dumps(GOOD | {"sequence_length": 2}),
+        json.dumps(GOOD | {"long_text": "tails"}),
+    ],
+)  # fmt: skip
+def test_damaged_facts_are_one_sentence(fine_tuned, content):
+    folder = fine_tuned()
+    (folder / FACTS_FILE).write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(FinetuneError) as error:
+        TextClassifier(folder)
+    assert str(error.value) == f"{folder / FACTS_FILE} is damaged: copy the folder again, or fine-tune anew"
+
+
+def test_another_task_is_refused(fine_tuned):
+    folder = fine_tuned()
+    (folder / FACTS_FILE).write_text(json.dumps(GOOD | {"task": "tagging"}))
+    with pytest.raises(FinetuneError, match="is a model for tagging, not for classification"):
+        TextClassifier(folder)
+
+
+def test_a_pretrained_model_is_no_classifier(encoder, recwarn):
+    with pytest.raises(FinetuneError, match=rf"no classifier.*finetune\.run --model {encoder}"):
+        TextClassifier(encoder)
+    assert not [warning for warning in recwarn if "start at random" in str(warning.message)]
+
+
+def test_the_folder_of_a_run_names_the_one_inside(encoder):
+    with pytest.raises(FinetuneError, match=rf"Did you mean {encoder}\?"):
+        TextClassifier(encoder.parent)
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(fine_tuned, small_tokenizer):
+    folder = fine_tuned()
+    vocabulary = [*small_tokenizer.vocabulary, "surplus"]
+    type(small_tokenizer)(vocabulary, lowercase=True, strip_accents=False).save(folder, LENGTH)
+    entries = small_tokenizer.vocab_size
+    with pytest.raises(FinetuneError, match=rf"has {entries + 1} vocabulary entries and {entries} embeddings"):
+        TextClassifier(folder)

@@ -1,0 +1,145 @@
+import json
+import shutil
+from collections import Counter
+
+import pytest
+
+from finetune.run import main
+
+NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regression", "most frequent class"]
+
+
+def arguments(files, out, *models, **options):
+    given = {"out": out, "budget": "4epochs", "batch-size": 8, "learning-rate": 0.003, "seeds": 2}
+    given |= {"precision": "fp32", "device": "cpu", **files} | options
+    compare = ["--compare", *map(str, models)] if models else []
+    return [*(f"--{name}={value}" for name, value in given.items()), *compare]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def files(encoder, make_rows, tmp_path_factory):
+    """The model, and texts of which one class in three is half as frequent."""
+    folder = tmp_path_factory.mktemp("texts")
+    found = {"model": encoder}
+    for name, rows in (("train", make_rows(48)), ("validation", make_rows(12, 100)), ("test", make_rows(21, 200))):
+        rows = [row for index, row in enumerate(rows) if row["label"] != "mask" or index % 2]
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found[name] = path
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(encoder, tmp_path_factory):
+    """What the encoder is compared with: nothing pretrained, a copy under another name, and one under the same."""
+    other = tmp_path_factory.mktemp("compared")
+    shutil.copytree(encoder, other / "other" / "final")
+    shutil.copytree(encoder, other / "again" / "run")
+    return ["scratch", other / "other" / "final", other / "again" / "run"]
+
+
+@pytest.fixture(scope="module")
+def compared(files, models, tmp_path_factory):
+    out = tmp_path_factory.mktemp("comparison") / "out"
+    assert main(arguments(files, out, *models)) == 0
+    return out
+
+
+def test_every_model_stands_in_the_table_under_a_name_of_its_own(compared, files):
+    found = results_of(compared)
+    assert list(found["models"]) == NAMES
+    assert found["reference"] == "run" and found["shown"] == "test"
+    table = (compared / "comparison.md").read_text()
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")]
+    assert rows == ["test texts", *NAMES, *(f"run minus {name}" for name in NAMES[1:])]
+    accuracy = found["models"]["run"]["test"]["accuracy"]
+    assert f"| run | {accuracy['mean']:.3f} ± {accuracy['std']:.3f} |" in table
+
+
+def test_each_model_is_what_a_run_of_its_own_gives(compared, files, models, tmp_path):
+    found = results_of(compared)["models"]
+    assert main(arguments(files, tmp_path / "scratch") + ["--from-scratch"]) == 0
+    alone = results_of(tmp_path / "scratch")
+    for part in ("validation", "test"):
+        assert found["run, not pretrained"][part] == alone[part]
+        assert found["other"][part] == found["run"][part] == found["run 2"][part]
+    assert found["run"]["validation"] != alone["validation"]
+
+
+def test_baselines_are_counted_on_the_same_texts(compared, files):
+    found = results_of(compared)["models"]
+    count = {name: Counter(json.loads(line)["label"] for line in open(files[name])) for name in ("train", "test")}
+    assert len(set(count["train"].values())) > 1
+    top = count["train"].most_common(1)[0][0]
+    expected = count["test"][top] / count["test"].total()
+    assert found["most frequent class"]["test"]["accuracy"] == {"mean": expected, "std": None, "seeds": [expected]}
+    assert found["TF-IDF + logistic regression"]["test"]["accuracy"]["mean"] > 0.9
+
+
+def test_differences_are_taken_seed_by_seed(compared):
+    found = results_of(compared)
+    models, differences = found["models"], found["differences"]
+    assert list(differences) == NAMES[1:]
+    for name, values in differences.items():
+        for metric, value in values.items():
+            first, other = models["run"]["test"][metric]["seeds"], models[name]["test"][metric]["seeds"]
+            pairs = zip(first, other * 2 if len(other) == 1 else other, strict=True)
+            assert value["seeds"] == pytest.approx([a - b for a, b in pairs])
+            assert value["mean"] == pytest.approx(sum(value["seeds"]) / 2)
+    assert any(differences["run, not pretrained"]["loss"]["seeds"])
+    assert not any(differences["other"]["loss"]["seeds"])
+
+
+def weight_files(out):
+    return {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/model/model.safetensors")}
+
+
+def test_the_same_command_trains_nothing_again(compared, files, models):
+    before, results = weight_files(compared), results_of(compared)
+    assert len(before) == 8
+    assert main(arguments(files, compared, *models)) == 0
+    assert weight_files(compared) == before and results_of(compared) == results
+
+
+def test_a_comparison_and_a_fine_tuning_do_not_share_a_folder(compared, files, models, tmp_path, capsys):
+    results = results_of(compared)
+    assert main(arguments(files, compared)) == 2
+    assert "compare" in capsys.readouterr().err
+    assert main(arguments(files, compared, "scratch")) == 2
+    assert "compare" in capsys.readouterr().err
+    assert results_of(compared) == results
+    options = {"budget": "1steps", "seeds": 1}
+    assert main(arguments(files, tmp_path / "run", **options)) == 0
+    assert main(arguments(files, tmp_path / "run", "scratch", **options)) == 2
+    assert "compare" in capsys.readouterr().err
+
+
+def test_a_model_in_the_folder_above_is_called_by_its_own_name(encoder, files, tmp_path, monkeypatch):
+    shutil.copytree(encoder, tmp_path / "mine" / "final")
+    (tmp_path / "mine" / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "mine" / "below")
+    given = files | {"model": "../final"}
+    assert main(arguments(given, "out", "scratch", budget="1steps", seeds=1)) == 0
+    assert list(results_of(tmp_path / "mine" / "below" / "out")["models"])[:2] == ["mine", "mine, not pretrained"]
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"final", "below"}
+
+
+def test_models_whose_names_make_one_folder_name_keep_apart(encoder, files, tmp_path):
+    for name in ("a b", "a-b"):
+        shutil.copytree(encoder, tmp_path / name)
+    given = arguments(files, tmp_path / "out", tmp_path / "a b", tmp_path / "a-b", budget="1steps", seeds=1)
+    assert main(given) == 0
+    assert len(weight_files(tmp_path / "out")) == 3 == len(results_of(tmp_path / "out")["models"]) - 2
+
+
+def test_without_test_texts_the_validation_texts_are_compared(files, tmp_path):
+    given = {name: path for name, path in files.items() if name != "test"}
+    assert main(arguments(given, tmp_path / "out", "scratch", budget="1steps", seeds=1)) == 0
+    found = results_of(tmp_path / "out")
+    assert found["shown"] == "validation"
+    assert all(values["test"] is None for values in found["models"].values())
+    assert "One seed" in (tmp_path / "out" / "comparison.md").read_text()

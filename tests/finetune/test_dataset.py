@@ -1,0 +1,186 @@
+"""What is held back, and what is said about the texts."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.dataset import read_dataset, split
+from finetune.errors import FinetuneError
+from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Example
+
+
+def rows_of(texts_and_labels, name="rows"):
+    return [Example(f"{name}:{n}", text, None, label) for n, (text, label) in enumerate(texts_and_labels, 1)]
+
+
+def numbered(count, label):
+    return [(f"{label} {number}", label) for number in range(count)]
+
+
+# Few letters, so that texts repeat, within a class and across classes.
+examples = st.lists(
+    st.builds(
+        Example,
+        place=st.uuids().map(str),
+        text=st.text("ab", min_size=1, max_size=4),
+        text_pair=st.sampled_from([None, "x", "y"]),
+        label=st.sampled_from(["p", "q", "r"]),
+    ),
+    max_size=60,
+    unique_by=lambda example: example.place,
+)
+
+
+@given(examples, st.permutations(range(60)))
+def test_what_is_held_back_depends_on_the_texts_alone(rows, order):
+    rest, held = split(rows, 0.1, "validation")
+    shuffled = [rows[i] for i in order if i < len(rows)]
+    other_rest, other_held = split(shuffled, 0.1, "validation")
+    assert set(other_rest) == set(rest) and set(other_held) == set(held)
+
+
+@given(examples)
+def test_nothing_is_lost_doubled_or_on_both_sides(rows):
+    rest, held = split(rows, 0.1, "validation")
+    assert Counter(rest) + Counter(held) == Counter(rows)
+    places = [row.place for row in rows]
+    for part in (rest, held):
+        order = [places.index(row.place) for row in part]
+        assert order == sorted(order)
+    contents = [{(row.text, row.text_pair) for row in part} for part in (rest, held)]
+    assert contents[0].isdisjoint(contents[1])
+
+
+@given(st.lists(st.integers(1, 45), min_size=1, max_size=4))
+def test_a_tenth_of_each_class_is_held_back(sizes):
+    rows = rows_of(pair for label, size in enumerate(sizes) for pair in numbered(size, str(label)))
+    held = Counter(row.label for row in split(rows, 0.1, "validation")[1])
+    for label, size in enumerate(sizes):
+        if size == 1:
+            assert held[str(label)] == 0
+        else:
+            assert held[str(label)] >= 1 and abs(held[str(label)] - size / 10) < 1
+
+
+def test_equal_texts_count_once():
+    rows = rows_of([*numbered(20, "a"), *[("a 7", "a")] * 500, *numbered(20, "b")])
+    rest, held = split(rows, 0.1, "validation")
+    distinct = {(row.text, row.label) for row in held}
+    assert Counter(label for _, label in distinct) == {"a": 2, "b": 2}
+    copies = sum(row.text == "a 7" for row in held)
+    assert copies in (0, 501) and copies + sum(row.text == "a 7" for row in rest) == 501
+
+
+def test_other_classes_and_purposes():
+    mine = rows_of(numbered(200, "a"))
+    alone = split(mine, 0.1, "validation")[1]
+    beside = split([*rows_of(numbered(90, "b"), "others"), *mine], 0.1, "validation")[1]
+    assert alone == [row for row in beside if row.label == "a"]
+    assert alone != split(mine, 0.1, "test")[1]
+    renamed = [Example(row.place, row.text, None, "z") for row in mine]
+    assert [row.text for row in split(renamed, 0.1, "validation")[1]] == [row.text for row in alone]
+
+
+# --- reading
+
+
+def json_rows(texts_and_labels):
+    return [{"text": text, "label": label} for text, label in texts_and_labels]
+
+
+def read(write_rows, train, validation=None, test=None, **changes):
+    paths = {"train": write_rows(json_rows(train), "train.jsonl")}
+    for name, rows in (("validation", validation), ("test", test)):
+        if rows is not None:
+            paths[name] = write_rows(json_rows(rows), f"{name}.jsonl")
+    return read_dataset(FinetuneSettings(model="none", **paths, **changes))
+
+
+TRAIN = [*numbered(40, "a"), *numbered(20, "b")]
+
+
+def test_three_files(write_rows, capsys):
+    dataset = read(write_rows, TRAIN, [("v", "b"), ("w", "a")], [("t", "b")])
+    assert [(row.text, row.label) for row in dataset.train] == TRAIN
+    assert [row.place for row in dataset.validation] == ["validation.jsonl:1", "validation.jsonl:2"]
+    assert [row.text for row in dataset.test] == ["t"] and dataset.labels == ["a", "b"]
+    assert capsys.readouterr().out.splitlines() == [
+        'Columns: texts in "text", labels in "label".',
+        "Texts: 60 for training, 2 for validation, 1 for test.",
+        "2 classes: a 40, b 20.",
+    ]
+
+
+def test_without_validation_a_tenth_of_each_class(write_rows, capsys):
+    dataset = read(write_rows, TRAIN)
+    assert Counter(row.label for row in dataset.validation) == {"a": 4, "b": 2}
+    assert len(dataset.train) == 54 and dataset.test == []
+    assert "Texts: 54 for training, 6 for validation.\n" in capsys.readouterr().out
+
+
+def test_whole_numbers_stay_in_order(write_rows):
+    train = [(f"{label} {n}", label) for label in (10, 9, -1) for n in range(9)]
+    dataset = read(write_rows, train, [("x", 9.0)])
+    assert dataset.labels == ["-1", "9", "10"] and dataset.validation[0].label == "9"
+
+
+def test_rare_classes_are_named(write_rows, capsys):
+    read(write_rows, [*TRAIN, *numbered(8, "enough"), *numbered(7, "few"), ("c", "one")], [("v", "b")])
+    said = capsys.readouterr().out
+    assert "Fewer than 8 training texts: few, one. Expect little of such classes.\n" in said
+
+
+def test_many_classes_are_not_all_listed(write_rows, capsys):
+    read(write_rows, [pair for n in range(13) for pair in numbered(8 + n, f"c{n:02}")], [("v", "c01")])
+    said = capsys.readouterr().out
+    assert "13 classes: c12 20, c11 19," in said and "c01 9, ...." in said and "c00" not in said
+
+
+def test_overlap_and_contradictions_are_said(write_rows, capsys):
+    train = [*TRAIN, ("both", "a"), ("both", "b"), ("both", "b"), ("c", "a"), ("c", "b")]
+    read(write_rows, train, [("a 1", "a"), ("a 2", "b"), ("new", "a")], [("both", "a"), ("other", "b")])
+    said = capsys.readouterr().out
+    assert "2 training texts occur with several labels.\n" in said
+    assert "2 of 3 validation texts occur in training too: the result on them means little.\n" in said
+    assert "1 of 2 test texts occur in training too: the result on them means little.\n" in said
+
+
+def test_a_clean_set_is_not_warned_of(write_rows, capsys):
+    read(write_rows, [*TRAIN, ("a 1", "a")], None, [("t", "a")])
+    said = capsys.readouterr().out
+    assert "several labels" not in said and "occur in training" not in said
+
+
+@pytest.mark.parametrize("name", ["validation", "test"])
+def test_an_unknown_label_is_refused_or_skipped(write_rows, capsys, name):
+    rows = {name: [("v", "a"), ("w", "zebra")]}
+    with pytest.raises(FinetuneError, match=rf"^{name}\.jsonl:2 has the label 'zebra', .*\(a, b\)"):
+        read(write_rows, TRAIN, **rows)
+    dataset = read(write_rows, TRAIN, **rows, skip_bad_rows=True)
+    assert [row.text for row in getattr(dataset, name)] == ["v"]
+    assert f"Bad rows skipped: 1 (the first: {name}.jsonl:2 has the label 'zebra'" in capsys.readouterr().out
+
+
+def test_a_file_without_usable_rows_is_refused(write_rows):
+    with pytest.raises(FinetuneError, match=r"test\.jsonl has no usable row: give another --test"):
+        read(write_rows, TRAIN, None, [("t", "zebra")], skip_bad_rows=True)
+
+
+def test_too_few_texts_to_hold_some_back(write_rows):
+    with pytest.raises(FinetuneError, match="too few different texts .*--validation"):
+        read(write_rows, [("x", "a"), ("y", "b")])
+
+
+def test_the_builtin_texts_are_held_back_by_themselves(write_rows):
+    with pytest.raises(FinetuneError, match="--test builtin: .* held back by itself"):
+        read_dataset(FinetuneSettings(model="none", train=write_rows(json_rows(TRAIN)), test="builtin"))
+
+
+def test_further_files_need_the_columns_of_the_first(write_rows, tmp_path):
+    train = write_rows(json_rows(TRAIN))
+    other = write_rows([{"text": "v", "category": "a"}], "other.jsonl")
+    with pytest.raises(FinetuneError, match='other.jsonl has no column "label".*--label-column category'):
+        read_dataset(FinetuneSettings(model="none", train=train, validation=other))

@@ -1,0 +1,141 @@
+"""Scores against a count by hand and against scikit-learn called directly, on thousands of random cases."""
+
+import math
+import statistics
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import sklearn.metrics as reference
+
+from finetune.metrics import METRICS, combined, confusion, per_class, scores, spread
+
+CASES = 3000
+
+
+def random_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """1-40 texts of 2-6 classes: gold classes out of a random subset, probabilities smooth or with ties and zeros."""
+    rng = np.random.default_rng(seed)
+    num_labels, n = int(rng.integers(2, 7)), int(rng.integers(1, 41))
+    present = rng.permutation(num_labels)[: rng.integers(1, num_labels + 1)]
+    gold = rng.choice(present, n)
+    if seed % 2:
+        weights = rng.integers(0, 4, (n, num_labels)).astype(float)
+        weights[:, rng.permutation(num_labels)[: num_labels // 2]] *= rng.integers(0, 2)
+        weights[weights.sum(axis=1) == 0, gold[0]] = 1
+    else:
+        weights = rng.dirichlet(np.full(num_labels, 0.5), n) + 1e-9
+        weights[np.arange(n), gold] += rng.uniform(0, 1)
+    return gold.astype(np.int64), (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def counted(gold: list[int], rows: list[list[float]]) -> dict[str, float]:
+    """The scores by their definitions, one text at a time."""
+    predicted = [max(range(len(row)), key=lambda c: (row[c], -c)) for row in rows]
+    pairs, n = list(zip(gold, predicted, strict=True)), len(gold)
+    found = {name: 0.0 for name in METRICS}
+    found["accuracy"] = sum(g == p for g, p in pairs) / n
+    found["loss"] = sum(-math.log(max(row[g], 2.0**-23)) for g, row in zip(gold, rows, strict=True)) / n
+    present = {*gold, *predicted}
+    for c in present:
+        right = pairs.count((c, c))
+        precision = right / predicted.count(c) if c in predicted else 0.0
+        recall = right / gold.count(c) if c in gold else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+        for name, value in (("precision", precision), ("recall", recall), ("f1", f1)):
+            found[f"macro_{name}"] += value / len(present)
+            found[f"weighted_{name}"] += value * gold.count(c) / n
+    found["mcc"] = correlation(gold, predicted)
+    return found
+
+
+def correlation(gold: list[int], predicted: list[int]) -> float:
+    """The correlation of the two tables of 0 and 1, a row each text and a column each class, over all their cells."""
+    classes = sorted({*gold, *predicted})
+    x, y = (np.array([[float(c == of) for of in classes] for c in side]) for side in (gold, predicted))
+    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
+    variance = (x * x).sum() * (y * y).sum()
+    return float((x * y).sum() / math.sqrt(variance)) if variance > 1e-12 else 0.0
+
+
+def cases(every: int = 1) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    for seed in range(0, CASES, every):
+        yield seed, *random_case(seed)
+
+
+def test_scores_equal_a_count_by_hand_and_print_no_warning():
+    degenerate = 0
+    for seed, gold, probabilities in cases():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = scores(gold, probabilities)
+        assert tuple(found) == METRICS and all(type(value) is float for value in found.values())
+        assert found == pytest.approx(counted(gold.tolist(), probabilities.tolist()), abs=1e-9), seed
+        degenerate += len(set(gold.tolist())) == 1
+    assert degenerate > 300
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_scores_equal_those_of_scikit_learn():
+    for seed, gold, probabilities in cases(every=15):
+        found = scores(gold, probabilities)
+        predicted = probabilities.argmax(axis=1)
+        report = reference.classification_report(gold, predicted, output_dict=True, zero_division=0)
+        for average in ("macro", "weighted"):
+            expected = report[f"{average} avg"]
+            assert found[f"{average}_precision"] == pytest.approx(expected["precision"], abs=1e-12), seed
+            assert found[f"{average}_recall"] == pytest.approx(expected["recall"], abs=1e-12), seed
+            assert found[f"{average}_f1"] == pytest.approx(expected["f1-score"], abs=1e-12), seed
+        assert found["accuracy"] == reference.accuracy_score(gold, predicted)
+        assert found["mcc"] == reference.matthews_corrcoef(gold, predicted)
+        loss = reference.log_loss(gold, probabilities, labels=range(probabilities.shape[1]))
+        assert found["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6), seed
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_class_has_its_row():
+    for seed, gold, probabilities in cases(every=15):
+        num_labels = probabilities.shape[1]
+        labels, predicted = [f"class {c}" for c in range(num_labels)], probabilities.argmax(axis=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            rows = per_class(gold, probabilities, labels)
+            matrix = confusion(gold, probabilities, num_labels)
+        report = reference.classification_report(
+            gold, predicted, labels=range(num_labels), target_names=labels, output_dict=True, zero_division=0
+        )
+        expected = [
+            {"label": label, "precision": row["precision"], "recall": row["recall"], "f1": row["f1-score"],
+             "support": gold.tolist().count(c)}
+            for c, (label, row) in enumerate((label, report[label]) for label in labels)
+        ]  # fmt: skip
+        assert rows == expected, seed
+        assert all(type(row["support"]) is int for row in rows)
+        by_hand = [[sum((gold == g) & (predicted == p)) for p in range(num_labels)] for g in range(num_labels)]
+        assert matrix.dtype == np.int64 and matrix.tolist() == by_hand, seed
+
+
+def test_ties_go_to_the_first_class():
+    found = scores(np.array([1, 2]), np.array([[0.2, 0.4, 0.4], [0.2, 0.4, 0.4]], dtype=np.float32))
+    assert found["accuracy"] == 0.5
+
+
+def test_the_loss_is_finite_and_never_negative():
+    sure = np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    assert str(scores(np.array([0, 0]), sure)["loss"]) == "0.0"
+    assert scores(np.array([1, 1]), sure)["loss"] == pytest.approx(23 * math.log(2))
+
+
+def test_spread_over_seeds():
+    values = [0.81, 0.79, 0.86, 0.8]
+    expected = {"mean": statistics.mean(values), "std": statistics.stdev(values)}
+    found = spread(values)
+    assert found.pop("seeds") == values and found == pytest.approx(expected)
+    assert spread([0.5]) == {"mean": 0.5, "std": None, "seeds": [0.5]}
+
+
+def test_combined_keeps_the_metrics_apart_and_the_seeds_in_order():
+    found = combined([{"accuracy": 0.5, "mcc": 0.1}, {"accuracy": 0.7, "mcc": -0.1}])
+    assert {name: value["seeds"] for name, value in found.items()} == {"accuracy": [0.5, 0.7], "mcc": [0.1, -0.1]}
+    assert found["mcc"]["mean"] == 0 and found["accuracy"]["std"] == pytest.approx(math.sqrt(0.02))

@@ -1,0 +1,272 @@
+"""What the options of a fine-tuning do, and the forms of input it takes."""
+
+import csv
+import gzip
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from data_prep import builtin
+from finetune.dataset import read_dataset
+from finetune.predict import main as predict
+from finetune.run import main
+from finetune.settings import FinetuneSettings
+
+LENGTH = 48
+
+
+def arguments(model, train, out, **options):
+    given = {"model": model, "train": train, "out": out, "budget": "6epochs", "batch_size": 8, "learning_rate": 0.003}
+    given |= {"precision": "fp32", "device": "cpu", "log_every": 2} | options
+    if given["budget"].endswith("steps"):
+        # The first of a few steps has the learning rate 0: what it leaves must not be the best.
+        given |= {"evaluations": 1}
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in given.items()
+        if value is not None
+    ]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def results_of(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def probabilities(seed_folder):
+    with np.load(seed_folder / "probabilities.npz") as stored:
+        return {name: stored[name] for name in stored}
+
+
+def predicted(model, file, out):
+    assert predict([f"--model={model}", str(file), f"--out={out}", "--device=cpu"]) == 0
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def agreement(rows):
+    return sum(row["predicted_label"] == str(row["label"]) for row in rows) / len(rows)
+
+
+@pytest.fixture
+def given(encoder, make_rows, tmp_path):
+    """(options) -> the arguments of a run in tmp_path/run on 48 texts, with a file to validate on."""
+    train = write(tmp_path / "train.jsonl", make_rows(48))
+    validation = write(tmp_path / "validation.jsonl", make_rows(15, first=100))
+    return lambda **options: arguments(encoder, train, tmp_path / "run", validation=validation, **options)
+
+
+def long_rows(make_rows, count, first=0):
+    """A third of the texts, those of one class, is longer than the model can read."""
+    rows = make_rows(count, first)
+    for row in rows:
+        if row["label"] == "heart":
+            row["text"] = f"{row['text']} and so on " * 6
+    return rows
+
+
+MANNERS = {
+    "head": {"long_text": "head"},
+    "head-tail": {"long_text": "head-tail"},
+    "windows": {"long_text": "windows"},
+    "hidden layers": {"hidden_layers": 2},
+    "a shorter length": {"sequence_length": 16},
+}
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_predictions_reach_the_accuracy_that_was_measured(manner, encoder, make_rows, tmp_path, capsys):
+    train = write(tmp_path / "train.jsonl", long_rows(make_rows, 48))
+    test = write(tmp_path / "test.jsonl", long_rows(make_rows, 30, first=300))
+    command = arguments(encoder, train, tmp_path / "run", budget="9steps", test=test, **MANNERS[manner])
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert 0 < printed.index("are longer than") < printed.index("Fine-tuning from")
+    final = tmp_path / "run" / "final"
+    facts, config = (json.loads((final / name).read_text()) for name in ("finetune.json", "config.json"))
+    default = {"long_text": "head", "hidden_layers": 0, "sequence_length": LENGTH}
+    found = facts | {"hidden_layers": config.get("classifier_hidden_layers", 0)}
+    assert {name: found[name] for name in default} == default | MANNERS[manner]
+    rows = predicted(final, test, tmp_path / "predicted.jsonl")
+    assert agreement(rows) == results_of(tmp_path / "run")["test"]["accuracy"]["seeds"][0]
+    stored = probabilities(tmp_path / "run" / "seed-1")["test"]
+    given = np.array([list(row["probabilities"].values()) for row in rows])
+    np.testing.assert_allclose(given, stored, atol=2e-6)
+
+
+def test_the_share_that_is_cut_is_said(encoder, make_rows, tmp_path, capsys):
+    from transformers import AutoTokenizer
+
+    rows = long_rows(make_rows, 30)
+    train = write(tmp_path / "train.jsonl", rows)
+    validation = write(tmp_path / "validation.jsonl", make_rows(9, first=300))
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    lengths = [len(tokenizer(row["text"], add_special_tokens=False)["input_ids"]) for row in rows]
+    cut = sum(max(0, length - (LENGTH - 2)) for length in lengths) / sum(lengths)
+    command = arguments(encoder, train, tmp_path / "run", validation=validation, budget="1steps")
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert f"33.3% of the training texts are longer than {LENGTH} tokens: {cut:.1%} of all tokens will" in printed
+
+
+def test_pairs_of_texts_are_told_apart_by_both(encoder, make_rows, tmp_path):
+    singles = make_rows(90)
+    rows = [
+        {"question": a["text"], "answer": b["text"], "label": f"{a['label']}-{b['label']}"}
+        for a, b in zip(singles[:45], singles[45:][::-1], strict=True)
+    ]
+    train, test = write(tmp_path / "train.jsonl", rows[:36]), write(tmp_path / "test.jsonl", rows[36:])
+    command = arguments(encoder, train, tmp_path / "run", test=test, budget="15epochs")
+    assert main(command) == 0
+    found = results_of(tmp_path / "run")
+    assert found["test"]["accuracy"]["mean"] > 0.8
+    answers = predicted(tmp_path / "run" / "final", test, tmp_path / "predicted.jsonl")
+    assert agreement(answers) == found["test"]["accuracy"]["mean"]
+
+
+def test_patience_ends_a_run_that_gets_no_better(given, tmp_path):
+    # So small a rate changes no answer: after the first evaluation none is better.
+    assert main(given(patience=2, learning_rate=1e-9, budget="10epochs")) == 0
+    assert results_of(tmp_path / "run" / "seed-1")["steps"] == 3 * 6
+    assert results_of(tmp_path / "run" / "seed-1")["best_step"] == 6
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_frozen_encoder_stays_as_it_was(optimizer, given, encoder, tmp_path):
+    assert main(given(budget="4steps", freeze_encoder=True, optimizer=optimizer)) == 0
+    before = load_file(encoder / "model.safetensors")
+    after = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    frozen = [name for name in after if name.startswith(("bert.embeddings.", "bert.encoder."))]
+    assert len(frozen) == 5 + 2 * 16
+    assert all(after[name].equal(before[name]) for name in frozen)
+    assert not after["bert.pooler.dense.weight"].equal(before["bert.pooler.dense.weight"])
+
+
+def test_balanced_class_weights_act_and_only_where_classes_are_not_balanced(encoder, make_rows, tmp_path):
+    even = make_rows(24)
+    uneven = [row for row in even if row["label"] != "mask"] + make_rows(3, first=300)
+    validation = write(tmp_path / "validation.jsonl", make_rows(9, first=400))
+    for name, rows, is_same in (("even", even, True), ("uneven", uneven, False)):
+        train = write(tmp_path / f"{name}.jsonl", rows)
+        options = {"validation": validation, "budget": "3steps"}
+        for weighting in ("none", "balanced"):
+            out = tmp_path / f"{name}-{weighting}"
+            assert main(arguments(encoder, train, out, class_weights=weighting, **options)) == 0
+        one, other = (weights(tmp_path / f"{name}-{weighting}" / "final") for weighting in ("none", "balanced"))
+        assert (one == other) is is_same
+
+
+def test_from_scratch_keeps_nothing_but_the_shape(given, encoder, tmp_path, capsys):
+    assert main(given(from_scratch=True, budget="1steps", learning_rate=1e-9)) == 0
+    assert "from scratch" in capsys.readouterr().out
+    before = load_file(encoder / "model.safetensors")
+    after = load_file(tmp_path / "run" / "final" / "model.safetensors")
+    assert all(after[name].shape == before[name].shape for name in after if name in before)
+    matrices = [name for name in after if name.endswith(".weight") and "LayerNorm" not in name and name in before]
+    assert len(matrices) == 3 + 2 * 6 + 1
+    assert not any(after[name].isclose(before[name], atol=1e-4).all() for name in matrices)
+
+
+def test_whole_numbers_are_classes_in_their_own_order(encoder, make_rows, tmp_path):
+    names = {"heart": 10, "mask": 9, "number": -1}
+    rows = [row | {"label": names[row["label"]]} for row in make_rows(30)]
+    train = write(tmp_path / "train.jsonl", rows)
+    assert main(arguments(encoder, train, tmp_path / "run")) == 0
+    assert results_of(tmp_path / "run")["labels"] == ["-1", "9", "10"]
+    config = json.loads((tmp_path / "run" / "final" / "config.json").read_text())
+    assert config["id2label"] == {"0": "-1", "1": "9", "2": "10"}
+    test = write(tmp_path / "test.jsonl", rows)
+    assert agreement(predicted(tmp_path / "run" / "final", test, tmp_path / "predicted.jsonl")) > 0.9
+
+
+def write_delimited(path, rows, delimiter):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["text", "label"], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(path, rows):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+WRITERS = {
+    "csv": lambda path, rows: write_delimited(path, rows, ","),
+    "tsv": lambda path, rows: write_delimited(path, rows, "\t"),
+    "parquet": write_parquet,
+    "jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress(write(path, rows).read_bytes())),
+}
+
+
+def test_every_format_gives_the_same_model(encoder, make_rows, tmp_path):
+    rows = make_rows(24)
+    made = {"jsonl": write, **WRITERS}
+    found = set()
+    for ending, writer in made.items():
+        writer(tmp_path / f"train.{ending}", rows)
+        assert main(arguments(encoder, tmp_path / f"train.{ending}", tmp_path / ending, budget="2steps")) == 0
+        found.add(weights(tmp_path / ending / "final"))
+    assert len(found) == 1
+
+
+def test_a_folder_of_files_is_one_set_of_texts(encoder, make_rows, tmp_path):
+    (tmp_path / "parts").mkdir()
+    write(tmp_path / "parts" / "a.jsonl", make_rows(12))
+    WRITERS["csv"](tmp_path / "parts" / "b.csv", make_rows(18, first=12))
+    assert main(arguments(encoder, tmp_path / "parts", tmp_path / "run", budget="1steps")) == 0
+    assert sum(results_of(tmp_path / "run")["rows"].values()) == 30
+
+
+def test_a_time_budget_is_kept_to(given, tmp_path):
+    began = time.monotonic()
+    assert main(given(budget="3s")) == 0
+    found = results_of(tmp_path / "run" / "seed-1")
+    assert found["steps"] > 1 and found["seconds"] < 4
+    assert time.monotonic() - began < 20
+
+
+def test_bad_rows_are_skipped_and_counted_when_asked(encoder, make_rows, tmp_path, capsys):
+    rows = make_rows(30)
+    bad = [{"text": " ", "label": "mask"}, {"label": "mask"}, {"text": "no label"}, {"text": 3, "label": "mask"}]
+    train = write(tmp_path / "train.jsonl", [*rows[:5], *bad, *rows[5:]])
+    validation = write(tmp_path / "validation.jsonl", [*make_rows(9, first=100), {"text": "new", "label": "other"}])
+    command = arguments(encoder, train, tmp_path / "run", validation=validation, budget="1steps")
+    assert main([*command, "--skip-bad-rows"]) == 0
+    printed = capsys.readouterr().out
+    assert "Bad rows skipped: 5 (the first: train.jsonl:6" in printed
+    assert results_of(tmp_path / "run")["rows"] == {"train": 30, "validation": 9, "test": 0}
+
+
+def test_half_a_character_is_no_obstacle(encoder, make_rows, tmp_path):
+    # JSON can spell half of a surrogate pair, which no file can hold.
+    rows = [row | {"text": "\ud83d " + row["text"]} for row in make_rows(24)]
+    train = write(tmp_path / "train.jsonl", rows)
+    assert main(arguments(encoder, train, tmp_path / "run", budget="1steps", test=train)) == 0
+
+
+def test_built_in_texts_are_split_three_ways(monkeypatch):
+    # Two small packages suffice: reading all of them takes a while.
+    root = Path(builtin.__file__).parents[1]
+    packages = [("prep", root / "data_prep"), ("model", root / "model")]
+    modules = tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
+    monkeypatch.setattr(builtin, "_modules", lambda: modules)
+    found = read_dataset(FinetuneSettings())
+    parts = {name: [example.text for example in getattr(found, name)] for name in ("train", "validation", "test")}
+    assert found.labels == ["model", "prep"]
+    total = sum(1 for _ in builtin.labelled())
+    assert sum(map(len, parts.values())) == total == len(set().union(*parts.values()))
+    assert all(0.05 * total < len(parts[name]) < 0.15 * total for name in ("validation", "test"))

@@ -1,0 +1,285 @@
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.run import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def arguments(model, train, out, **options):
+    given = {"model": model, "train": train, "out": out, "budget": "6epochs", "batch_size": 8, "learning_rate": 0.003}
+    given |= {"precision": "fp32", "device": "cpu", "log_every": 2} | options
+    if given["budget"].endswith("steps"):
+        # The first of a few steps has the learning rate 0: what it leaves must not be the best.
+        given |= {"evaluations": 1}
+    return [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in given.items()
+        if value is not None
+    ]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def results_of(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def probabilities(seed_folder):
+    with np.load(seed_folder / "probabilities.npz") as stored:
+        return {name: stored[name] for name in stored}
+
+
+def same_seed(one, other):
+    """Whether two folders of a seed hold the same model and the same answers, bit for bit."""
+    a, b = probabilities(one), probabilities(other)
+    same_answers = a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+    return same_answers and weights(one / "model") == weights(other / "model")
+
+
+@pytest.fixture(scope="module")
+def texts(make_rows, tmp_path_factory):
+    """Training, validation and test files; three labels of the test file are wrong, so that nothing gets all right."""
+    folder = tmp_path_factory.mktemp("texts")
+    test = make_rows(18, first=200)
+    for row in test[:3]:
+        row["label"] = "number" if row["label"] != "number" else "heart"
+    return {
+        "train": write(folder / "train.jsonl", make_rows(48)),
+        "validation": write(folder / "validation.jsonl", make_rows(15, first=100)),
+        "test": write(folder / "test.jsonl", test),
+    }
+
+
+@pytest.fixture(scope="module")
+def given(encoder, texts):
+    """(out, options) -> the arguments of a run on all three files."""
+    files = {name: texts[name] for name in ("validation", "test")}
+    return lambda out, model=encoder, **options: arguments(model, texts["train"], out, **files | options)
+
+
+@pytest.fixture(scope="module")
+def finished(given, tmp_path_factory):
+    """A run of two seeds, chosen by a metric in which no two of them are equal."""
+    out = tmp_path_factory.mktemp("run") / "first"
+    assert main(given(out, seeds=2, metric="loss")) == 0
+    return out
+
+
+def test_the_folder_holds_what_is_promised(finished):
+    names = {path.name for path in finished.iterdir()} - {".lock"}
+    report = {"results.json", "confusion.csv", "confusion.png", "mistakes.md"}
+    assert names == {"settings.yaml", "seed-1", "seed-2", "final", *report}
+    for seed in ("seed-1", "seed-2"):
+        inside = {path.name for path in (finished / seed).iterdir()}
+        assert inside == {"model", "results.json", "metrics.jsonl", "probabilities.npz"}
+    model = {path.name for path in (finished / "final").iterdir()}
+    tokenizer = {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert model == {"config.json", "model.safetensors", "finetune.json", "README.md", *tokenizer}
+    assert (finished / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_have_mean_and_spread_of_every_metric_over_the_seeds(finished):
+    found = results_of(finished)
+    assert found["labels"] == ["heart", "mask", "number"]
+    assert found["rows"] == {"train": 48, "validation": 15, "test": 18}
+    each = [results_of(finished / f"seed-{seed}") for seed in (1, 2)]
+    for part in ("validation", "test"):
+        assert {"accuracy", "macro_f1", "weighted_f1", "macro_precision", "macro_recall", "mcc"} < found[part].keys()
+        for metric, values in found[part].items():
+            assert values["seeds"] == [result[part][metric] for result in each]
+            assert values["mean"] == pytest.approx(statistics.mean(values["seeds"]))
+            assert values["std"] == pytest.approx(statistics.stdev(values["seeds"]))
+
+
+def test_it_learns_what_can_be_learned(finished):
+    found = results_of(finished)
+    assert found["validation"]["accuracy"]["mean"] > 0.9
+    # Three of the eighteen labels are wrong.
+    assert 0.7 < found["test"]["accuracy"]["mean"] <= 15 / 18
+    assert sum(row["support"] for row in found["per_class"]["test"]) == 18
+    assert "test.jsonl:1" in (finished / "mistakes.md").read_text()
+
+
+def test_the_best_seed_by_the_metric_becomes_final(finished):
+    found = results_of(finished)
+    losses = found["validation"]["loss"]["seeds"]
+    assert losses[0] != losses[1]
+    assert found["best_seed"] == 1 + losses.index(min(losses))
+    assert weights(finished / "final") == weights(finished / f"seed-{found['best_seed']}" / "model")
+    worse = 3 - found["best_seed"]
+    assert weights(finished / "final") != weights(finished / f"seed-{worse}" / "model")
+
+
+def test_the_best_evaluation_on_validation_texts_is_what_is_kept(finished):
+    for seed in (1, 2):
+        folder = finished / f"seed-{seed}"
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses = {row["step"]: row["validation"]["loss"] for row in rows if "validation" in row}
+        assert list(losses) == [6, 12, 18, 24, 30, 36]
+        found = results_of(folder)
+        assert found["best_step"] == min(losses, key=losses.get)
+        assert found["validation"]["loss"] == pytest.approx(losses[found["best_step"]], rel=1e-5)
+
+
+def test_the_best_evaluation_is_kept_where_a_later_one_is_worse(given, tmp_path):
+    # So large a rate late in the run undoes what was learned.
+    assert main(given(tmp_path / "run", metric="loss", learning_rate=0.3, budget="4epochs", warmup=0.9)) == 0
+    folder = tmp_path / "run" / "seed-1"
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = {row["step"]: row["validation"]["loss"] for row in rows if "validation" in row}
+    found = results_of(folder)
+    assert found["best_step"] == min(losses, key=losses.get) < max(losses)
+    assert found["validation"]["loss"] == pytest.approx(losses[found["best_step"]], rel=1e-5)
+
+
+def test_the_test_texts_decide_nothing(finished, given, tmp_path):
+    assert main(given(tmp_path / "run", seeds=2, metric="loss", test=None)) == 0
+    found = results_of(tmp_path / "run")
+    assert found["test"] is None and found["validation"] == results_of(finished)["validation"]
+    assert weights(tmp_path / "run" / "final") == weights(finished / "final")
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished, given, tmp_path):
+    assert main(given(tmp_path / "again", seeds=2, metric="loss")) == 0
+    assert all(same_seed(tmp_path / "again" / seed, finished / seed) for seed in ("seed-1", "seed-2"))
+    again, before = results_of(tmp_path / "again"), results_of(finished)
+    assert again | {"seconds": 0} == before | {"seconds": 0}
+    assert not same_seed(finished / "seed-1", finished / "seed-2")
+
+
+def content(folder):
+    """Every file with its bytes and the time it was written at."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_more_seeds_train_only_those_that_are_new(given, tmp_path, capsys):
+    out = tmp_path / "run"
+    few = {"budget": "3steps"}
+    assert main(given(out, seeds=2, **few)) == 0
+    before = content(out / "seed-1") | content(out / "seed-2")
+    capsys.readouterr()
+    assert main(given(out, seeds=3, **few)) == 0
+    assert content(out / "seed-1") | content(out / "seed-2") == before
+    found = results_of(out)
+    scores = found["validation"]["macro_f1"]["seeds"]
+    assert len(scores) == 3 and found["best_seed"] == 1 + scores.index(max(scores))
+    assert weights(out / "final") == weights(out / f"seed-{found['best_seed']}" / "model")
+    assert not same_seed(out / "seed-2", out / "seed-3")
+
+
+def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
+    before = content(finished / "seed-1") | content(finished / "seed-2")
+    results, model = results_of(finished), weights(finished / "final")
+    # As a run leaves it that ends between writing its results and clearing away.
+    (finished / "seed-1" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    assert main(given(finished, seeds=2, metric="loss")) == 0
+    assert "is finished" in capsys.readouterr().out and not (finished / "seed-1" / "checkpoints").exists()
+    assert content(finished / "seed-1") | content(finished / "seed-2") == before
+    assert results_of(finished) == results and weights(finished / "final") == model
+
+
+def kill_when(process, moment):
+    """SIGKILL the process as soon as `moment()` is true."""
+    deadline = time.monotonic() + 120
+    while not moment():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_run_that_is_killed_ends_as_if_nothing_had_happened(finished, given, tmp_path, capsys):
+    out = tmp_path / "killed"
+    command = given(out, seeds=2, metric="loss")
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "finetune.run", *command], cwd=ROOT, **silent)
+    kill_when(process, (out / "seed-2" / "checkpoints" / "step-00000012").exists)
+    assert not (out / "results.json").exists() and not (out / "seed-2" / "results.json").exists()
+    assert main(command) == 0
+    assert "Going on from" in capsys.readouterr().out
+    assert all(same_seed(out / seed, finished / seed) for seed in ("seed-1", "seed-2"))
+    again, before = results_of(out), results_of(finished)
+    assert again | {"seconds": 0} == before | {"seconds": 0}
+    assert {path.name for path in (out / "seed-2").iterdir()} == {path.name for path in (finished / "seed-2").iterdir()}
+
+
+def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finished, given, capsys):
+    settings = {"seeds": 2, "metric": "loss"}
+    for change, said in (
+        ({"batch_size": 16}, "batch_size: 8 before, 16 now"),
+        ({"budget": "7epochs"}, "budget: 6epochs before, 7epochs now"),
+        ({"long_text": "windows"}, "long_text: head before, windows now"),
+        ({"test": None}, "test.jsonl before, None now"),
+        ({"resume": "never"}, "holds a run already"),
+    ):
+        assert main(given(finished, **settings | change)) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_a_file_that_has_changed_under_a_run_is_noticed(part, encoder, make_rows, tmp_path, capsys):
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")}
+    for number, path in enumerate(files.values()):
+        write(path, make_rows(24, first=100 * number))
+    train = files.pop("train")
+    command = arguments(encoder, train, tmp_path / "run", budget="1steps", **files)
+    assert main(command) == 0
+    before = content(tmp_path / "run" / "seed-1")
+    write(tmp_path / f"{part}.jsonl", make_rows(27, first=500))
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "other texts" in capsys.readouterr().err
+    assert content(tmp_path / "run" / "seed-1") == before
+
+
+def test_classes_that_are_called_otherwise_are_other_texts(encoder, make_rows, tmp_path, capsys):
+    train = write(tmp_path / "train.jsonl", make_rows(24))
+    command = arguments(encoder, train, tmp_path / "run", budget="1steps")
+    assert main(command) == 0
+    write(train, [row | {"label": row["label"].upper()} for row in make_rows(24)])
+    assert main(command) == 2
+    assert "other texts" in capsys.readouterr().err
+
+
+def test_an_encoder_saved_by_transformers_gives_the_same_model_bit_for_bit(finished, given, encoder, tmp_path):
+    from transformers import BertModel
+
+    theirs = tmp_path / "theirs"
+    BertModel.from_pretrained(encoder).save_pretrained(theirs)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(encoder / name, theirs)
+    assert main(given(tmp_path / "run", model=theirs, metric="loss")) == 0
+    assert same_seed(tmp_path / "run" / "seed-1", finished / "seed-1")
+
+
+def test_a_classifier_of_other_classes_can_be_fine_tuned_again(finished, make_rows, tmp_path):
+    rows = [row | {"label": f"{row['label']}-{index % 2}"} for index, row in enumerate(make_rows(48))]
+    train = write(tmp_path / "train.jsonl", rows)
+    assert main(arguments(finished / "final", train, tmp_path / "run", budget="1steps")) == 0
+    assert len(results_of(tmp_path / "run")["labels"]) == 6
+
+
+def test_without_validation_texts_a_tenth_of_each_class_is_held_back(encoder, texts, tmp_path):
+    assert main(arguments(encoder, texts["train"], tmp_path / "run", budget="1steps")) == 0
+    found = results_of(tmp_path / "run")
+    assert found["rows"] == {"train": 42, "validation": 6, "test": 0}
+    assert [row["support"] for row in found["per_class"]["validation"]] == [2, 2, 2]
