@@ -24,7 +24,6 @@ def tfidf(
     others: Sequence[Sequence],
     num_labels: int,
     balanced: bool,
-    seed: int,
 ) -> list[np.ndarray]:
     """Probabilities by logistic regression on words and word pairs, weighted by TF-IDF: float32 [rows, C] for each set.
 
@@ -36,7 +35,6 @@ def tfidf(
         train_labels: their class ids, int64 [n].
         others: sets of examples to give probabilities for.
         balanced: every class counts alike in training, however frequent it is.
-        seed: random state of the solver.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -47,7 +45,7 @@ def tfidf(
     if len(np.unique(train_labels)) == 1 or not _has_words(train, vectorizer):
         return [majority(train_labels, len(rows), num_labels) for rows in others]
     weights = "balanced" if balanced else None
-    classifier = LogisticRegression(C=10, class_weight=weights, max_iter=_MOST_ITERATIONS, random_state=seed)
+    classifier = LogisticRegression(C=10, class_weight=weights, max_iter=_MOST_ITERATIONS)
     # The solver's vectors are too short to share: two threads take five times the time of one.
     with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -84,7 +84,7 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
     held_out = {"validation": dataset.validation} | ({"test": dataset.test} if dataset.test else {})
     balanced = settings.class_weights == "balanced"
     found = {
-        TFIDF: baselines.tfidf(dataset.train, train, list(held_out.values()), len(labels), balanced, settings.seed),
+        TFIDF: baselines.tfidf(dataset.train, train, list(held_out.values()), len(labels), balanced),
         MAJORITY: [baselines.majority(train, len(rows), len(labels)) for rows in held_out.values()],
     }
     results = {}

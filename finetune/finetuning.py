@@ -21,7 +21,7 @@ from .data import Encoded
 from .dataset import Dataset, read_dataset
 from .metrics import combined, confusion, per_class
 from .model_card import model_card
-from .resolve import MAY_DIFFER, model_config, out_folder, resolve
+from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneSettings
 from .tasks import classification as task
 from .training import Material, SeedTraining
@@ -43,6 +43,7 @@ def finetune(settings: FinetuneSettings) -> Path:
 
 def run_seeds(settings: FinetuneSettings, out: Path, dataset: Dataset) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
+    settings = with_budget(settings, len(dataset.train))
     material = prepare(settings, dataset)
     write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
     introduce(settings)

@@ -78,6 +78,7 @@ def run(settings: PredictSettings) -> None:
     except BrokenPipeError:
         # Whoever read the output has had enough; Python must not try to write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
     skipped = f", {bad.count:,} of them without a usable text" if bad.count else ""
     print(f"{count:,} rows{skipped}, {time.monotonic() - began:.1f} s", file=sys.stderr)
 

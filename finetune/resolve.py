@@ -1,5 +1,6 @@
 """From what a person asked to what is done: `auto` values, and where the results go."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from .settings import FinetuneSettings
 MAY_DIFFER = {"out", "resume", "checkpoint_every", "keep_checkpoints", "log_every", "seeds"}
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and the most for narrow models (measured).
 _RATE_AT_768, _LARGEST_RATE = 5e-5, 1e-3
+# Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to get to so many steps.
+_EPOCHS, _MOST_EPOCHS, _STEPS = 3, 20, 600
 _EVALUATIONS = 5
 
 
@@ -75,7 +78,7 @@ def check_model(folder: str, config: BertConfig) -> None:
 
 
 def resolve(settings: FinetuneSettings) -> FinetuneSettings:
-    """Choose every `auto`.
+    """Choose every `auto` but those that depend on the number of texts.
 
     Raises:
         FinetuneError, PretrainError, PrepError: there is no such model or device, or the model cannot read so many
@@ -89,16 +92,26 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         raise FinetuneError(
             f"--sequence-length {settings.sequence_length} is more than {settings.model} reads: give up to {longest}"
         )
-    budget = Budget.parse(settings.budget)
     chosen = {
         "micro_batch_tokens": 65_536 if device == "cuda" else 8_192,
         "learning_rate": learning_rate(config.hidden_size),
         "precision": "bf16" if computes_in_bf16(device) else "fp32",
         "sequence_length": longest,
-        "evaluations": max(1, round(budget.amount)) if budget.unit == "epochs" else _EVALUATIONS,
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     return replace(settings, device=device, out=str(out_folder(settings)), **automatic)
+
+
+def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
+    """The settings with the budget for so many training texts, and an evaluation an epoch."""
+    if settings.budget == "auto":
+        steps = math.ceil(num_texts / settings.batch_size)
+        settings = replace(settings, budget=f"{min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_STEPS / steps)))}epochs")
+    if settings.evaluations == "auto":
+        budget = Budget.parse(settings.budget)
+        number = max(1, round(budget.amount)) if budget.unit == "epochs" else _EVALUATIONS
+        settings = replace(settings, evaluations=number)
+    return settings
 
 
 def learning_rate(hidden_size: int) -> float:

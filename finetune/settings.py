@@ -12,8 +12,8 @@ SCRATCH = "scratch"
 
 @dataclass(frozen=True)
 class FinetuneSettings(LoopSettings):
-    """Settings of `python -m finetune.run`. Defaults are those of the BERT paper (section A.3) but for the learning
-    rate, which grows as the model gets smaller."""
+    """Settings of `python -m finetune.run`. Defaults are those of the BERT paper (section A.3), but the learning rate
+    grows as the model gets smaller, and the number of epochs as the set does."""
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
@@ -60,8 +60,9 @@ class FinetuneSettings(LoopSettings):
     """Further models for one table: folders, or "scratch" for --model with nothing pretrained. TF-IDF with logistic
     regression and the most frequent class stand beside them."""
 
-    budget: str = "3epochs"
-    """How long each seed trains: 3epochs, 500steps or 10m."""
+    budget: str = "auto"
+    """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until 600 steps are
+    done, but at most 20epochs)."""
     batch_size: int = 32
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"

@@ -129,10 +129,10 @@ class SeedTraining:
     def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:
         return task.metrics(self.gold, probabilities(model, self.validation_maker, self.precision))
 
-    def judge(self, results: dict[str, float]) -> float:
-        """Validation results as one number of which the lowest is best."""
+    def judge(self, results: dict[str, float]) -> list[float]:
+        """Validation results as numbers of which the lowest are best: the metric, and the loss where that is equal."""
         value = results[self.settings.metric]
-        return value if self.settings.metric == "loss" else -value
+        return [value if self.settings.metric == "loss" else -value, results["loss"]]
 
     def _summary(self, results: dict[str, float]) -> str:
         return (

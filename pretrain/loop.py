@@ -35,7 +35,7 @@ class Counters:
     skipped: int = 0
     skipped_in_a_row: int = 0
     evaluations: int = 0
-    best: float | None = None
+    best: list[float] | None = None
     """The lowest judgement of an evaluation so far, and the step it was made at."""
     best_step: int = 0
     evaluations_since_best: int = 0
@@ -50,7 +50,7 @@ class Run:
     Args:
         precision: gives the context that the model computes in.
         rate: learning rate as a function of progress in [0, 1].
-        judge: what the best evaluation is the lowest of.
+        judge: numbers of which the best evaluation has the lowest, the first ones first.
         patience: so many evaluations without a new best end the run; None: none do.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         describe: facts for the checkpoint's state that the loop does not know.
@@ -66,7 +66,7 @@ class Run:
     progress: Progress
     clip_norm: float
     evaluations: int
-    judge: Callable[[dict[str, float]], float]
+    judge: Callable[[dict[str, float]], list[float]]
     checkpoint_every: Budget
     seed: int
     patience: int | None = None

@@ -176,7 +176,7 @@ class Pretraining:
             progress=Progress(metrics, settings.log_every, summary, self._draw),
             clip_norm=settings.clip_norm,
             evaluations=settings.evaluations,
-            judge=lambda found: found["mlm_loss"] + found.get("nsp_loss", 0.0),
+            judge=lambda found: [found["mlm_loss"] + found.get("nsp_loss", 0.0)],
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=settings.examples.seed,
             reserve=plan.reserve,

@@ -47,7 +47,7 @@ def test_the_loss_of_the_majority_is_the_entropy_of_the_classes():
 def test_tfidf_equals_the_pipeline_of_scikit_learn_in_the_columns_of_its_classes(balanced):
     train, labels = sentences(120, [4, 0, 4, 4, 2], seed=1)
     first, second = sentences(40, [0, 2, 4], seed=2)[0], sentences(7, [0], seed=3)[0]
-    found = tfidf(train, labels, [first, second], 6, balanced=balanced, seed=1)
+    found = tfidf(train, labels, [first, second], 6, balanced=balanced)
     pipeline = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(C=10, max_iter=5000, class_weight="balanced" if balanced else None),
@@ -62,14 +62,14 @@ def test_tfidf_equals_the_pipeline_of_scikit_learn_in_the_columns_of_its_classes
 def test_tfidf_learns_from_the_second_text_of_a_pair():
     train, labels = sentences(150, [0, 1, 2], seed=4, pair=True)
     test, gold = sentences(100, [0, 1, 2], seed=5, pair=True)
-    [probabilities] = tfidf(train, labels, [test], 3, balanced=False, seed=1)
+    [probabilities] = tfidf(train, labels, [test], 3, balanced=False)
     assert scores(gold, probabilities)["accuracy"] > 0.85
 
 
 def test_the_words_of_a_pair_stay_words():
     train = [Example("t:1", "alpha", "beta"), Example("t:2", "gamma", "delta")] * 3
     words = [Example("t:1", word) for word in ("alpha", "beta", "gamma", "delta")]
-    [probabilities] = tfidf(train, np.array([0, 1] * 3), [words], 2, balanced=False, seed=1)
+    [probabilities] = tfidf(train, np.array([0, 1] * 3), [words], 2, balanced=False)
     assert (probabilities.max(axis=1) > 0.7).all()
     assert probabilities.argmax(axis=1).tolist() == [0, 0, 1, 1]
 
@@ -82,14 +82,14 @@ def test_the_words_of_a_pair_stay_words():
 def test_where_nothing_can_be_learned_the_majority_answers(texts, labels):
     train = [Example(f"t:{row + 1}", text) for row, text in enumerate(texts)]
     labels = np.array(labels, dtype=np.int64)
-    [probabilities] = tfidf(train, labels, [train[:2]], 3, balanced=False, seed=1)
+    [probabilities] = tfidf(train, labels, [train[:2]], 3, balanced=False)
     np.testing.assert_array_equal(probabilities, majority(labels, 2, 3))
 
 
 def test_balanced_weights_favour_the_rare_class():
     train, labels = sentences(200, [0] * 9 + [1], seed=6)
     unknown = [Example("t:1", "nosign")]
-    plain, balanced = (tfidf(train, labels, [unknown], 2, balanced=b, seed=1)[0] for b in (False, True))
+    plain, balanced = (tfidf(train, labels, [unknown], 2, balanced=b)[0] for b in (False, True))
     assert 2 * plain[0, 1] < balanced[0, 1]
 
 
@@ -98,4 +98,4 @@ def test_a_solver_that_does_not_converge_prints_nothing(monkeypatch):
     train, labels = sentences(60, [0, 1], seed=7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False, seed=1)
+        tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False)

@@ -136,10 +136,13 @@ def test_pairs_of_texts_are_told_apart_by_both(encoder, make_rows, tmp_path):
 
 
 def test_patience_ends_a_run_that_gets_no_better(given, tmp_path):
-    # So small a rate changes no answer: after the first evaluation none is better.
-    assert main(given(patience=2, learning_rate=1e-9, budget="10epochs")) == 0
-    assert results_of(tmp_path / "run" / "seed-1")["steps"] == 3 * 6
-    assert results_of(tmp_path / "run" / "seed-1")["best_step"] == 6
+    # So large a rate ruins the model at once: from then on chance alone makes an evaluation better.
+    assert main(given(patience=2, learning_rate=0.5, budget="60epochs")) == 0
+    lines = (tmp_path / "run" / "seed-1" / "metrics.jsonl").read_text().splitlines()
+    found = [row for row in map(json.loads, lines) if "validation" in row]
+    order = [(-row["validation"]["macro_f1"], row["validation"]["loss"]) for row in found]
+    assert len(order) == order.index(min(order)) + 1 + 2 < 60
+    assert results_of(tmp_path / "run" / "seed-1")["best_step"] == found[-3]["step"]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
