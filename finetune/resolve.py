@@ -20,7 +20,7 @@ MAY_DIFFER = {"out", "resume", "checkpoint_every", "keep_checkpoints", "log_ever
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and the most for narrow models (measured).
 _RATE_AT_768, _LARGEST_RATE = 5e-5, 1e-3
 # Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to get to so many steps.
-_EPOCHS, _MOST_EPOCHS, _STEPS = 3, 20, 600
+_EPOCHS, _MOST_EPOCHS, _STEPS = 3, 10, 600
 _EVALUATIONS = 5
 
 

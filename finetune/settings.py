@@ -62,7 +62,7 @@ class FinetuneSettings(LoopSettings):
 
     budget: str = "auto"
     """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until 600 steps are
-    done, but at most 20epochs)."""
+    done, but at most 10epochs)."""
     batch_size: int = 32
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
