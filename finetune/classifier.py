@@ -110,6 +110,10 @@ def open_classifier(folder: Path) -> BertForSequenceClassification:
         inside = folder / "final"
         hint = f" Did you mean {inside}?" if (inside / "config.json").exists() else ""
         raise FinetuneError(f"{error}{hint}") from error
+    config = model.config
+    if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
+        raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): give a "
+                            "classifier of one label a text")  # fmt: skip
     if model.newly_initialised:
         raise FinetuneError(
             f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "

@@ -1,5 +1,6 @@
 """Several models on the same texts with the same seeds, beside two baselines, in one table."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from data_prep import command_line
 from data_prep.preparation import say
 from data_prep.prepared import write_json, write_text
-from pretrain.pretraining import claimed
+from pretrain.output import claimed
 from pretrain.resolve import SETTINGS_FILE, as_before
 
 from . import baselines
@@ -15,12 +16,13 @@ from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
 from .finetuning import run_seeds
 from .metrics import METRICS, combined, spread
+from .report import SHOWN, score
 from .resolve import MAY_DIFFER, model_name, out_folder, resolve
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import classification as task
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
-_COLUMNS = {"accuracy": "accuracy", "macro-F1": "macro_f1", "weighted F1": "weighted_f1", "MCC": "mcc"}
+_COLUMNS = dict(list(SHOWN.items())[:4])
 
 
 def compare(settings: FinetuneSettings) -> Path:
@@ -57,6 +59,10 @@ def named_runs(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
         FinetuneError, PretrainError: a model cannot be used.
     """
     runs: dict[str, FinetuneSettings] = {}
+    folders = [os.path.realpath(settings.model if model == SCRATCH else model) + (model == SCRATCH) * SCRATCH
+               for model in (settings.model, *settings.compare)]  # fmt: skip
+    if len(set(folders)) < len(folders):
+        raise FinetuneError("one model stands twice among --model and --compare: name each once")
     for model in (settings.model, *settings.compare):
         is_scratch = model == SCRATCH
         folder = settings.model if is_scratch else model
@@ -67,9 +73,8 @@ def named_runs(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
             name, count = f"{base} {count}", count + 1
         place = Path(settings.out) / _folder_name(name)
         run = replace(settings, model=folder, from_scratch=is_scratch, compare=(), out=str(place))
-        runs[name] = resolve(run)
-    if len(runs) < 2:
-        raise FinetuneError("--compare names no model")
+        # A seed goes on with what was chosen for the others of its model, also on another machine.
+        runs[name] = resolve(as_before(run, place, MAY_DIFFER) or run)
     return runs
 
 
@@ -120,18 +125,13 @@ def comparison_table(results: dict, num_seeds: int) -> str:
     shown, reference = results["shown"], results["reference"]
     header = f"| {shown} texts | " + " | ".join(_COLUMNS) + " |\n" + "|---" * (len(_COLUMNS) + 1) + "|"
     rows = [
-        f"| {name} | " + " | ".join(_number(found[shown][metric], "") for metric in _COLUMNS.values()) + " |"
+        f"| {name} | " + " | ".join(score(found[shown][metric]) for metric in _COLUMNS.values()) + " |"
         for name, found in results["models"].items()
     ]
     rows += [
-        f"| {reference} minus {name} | " + " | ".join(_number(found[m], "+") for m in _COLUMNS.values()) + " |"
+        f"| {reference} minus {name} | " + " | ".join(score(found[m], "+") for m in _COLUMNS.values()) + " |"
         for name, found in results["differences"].items()
     ]
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     note = f"\n{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed.\n"
     return "\n".join([header, *rows]) + "\n" + note
-
-
-def _number(found: dict, sign: str) -> str:
-    spread = "" if found["std"] is None else f" ± {found['std']:.3f}"
-    return f"{found['mean']:{sign}.3f}{spread}"

@@ -1,10 +1,9 @@
 """The labelled texts of a fine-tuning: read, checked against each other, and split."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from data_prep.preparation import say
 
@@ -17,6 +16,8 @@ from .tasks.classification import Example
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
+# So many classes may have a single text each; more are names or numbers of the rows.
+MOST_SMALL_CLASSES = 50
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
     bad = BadRows(settings.skip_bad_rows)
     train = list(task.read_rows(settings.train, settings.encoding, columns, bad))
     labels = task.label_names(train)
+    if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
+        raise FinetuneError(
+            f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: name '
+            "the column of classes with --label-column"
+        )
     others = {}
     for name, path in (("validation", settings.validation), ("test", settings.test)):
         if path is not None:
@@ -64,7 +70,7 @@ def _rows_of(
     """Rows of a further file, which must have the columns of the first."""
     if path == task.BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held back by itself, leave it out")
-    task.columns_of_file(path, settings.encoding, columns.texts, columns.label)
+    task.require_columns(path, settings.encoding, columns, settings.train)
     return task.read_rows(path, settings.encoding, columns, bad)
 
 
@@ -101,15 +107,19 @@ def _describe(dataset: Dataset) -> None:
     say(f"Columns: {dataset.columns}.")
     sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
-    names = np.array([example.label for example in dataset.train])
-    counts = {label: int((names == label).sum()) for label in dataset.labels}
-    shown = sorted(counts, key=counts.__getitem__, reverse=True)[:12]
-    say(f"{len(counts)} classes: " + ", ".join(f"{label} {counts[label]:,}" for label in shown)
-        + (", ..." if len(counts) > 12 else "") + ".")  # fmt: skip
-    rare = [label for label in dataset.labels if counts[label] < 8]
+    counts = Counter(example.label for example in dataset.train)
+    shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(12)]
+    more = f" and {len(dataset.labels) - 12} more" if len(dataset.labels) > 12 else ""
+    say(f"{len(dataset.labels)} classes: {', '.join(shown)}{more}.")
+    rare = [_short(label) for label in dataset.labels if counts[label] < 8]
     if rare:
-        say(f"Fewer than 8 training texts: {', '.join(rare[:8])}. Expect little of such classes.")
+        more = f" and {len(rare) - 8} more" if len(rare) > 8 else ""
+        say(f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes.")
     _warn_of_overlap(dataset)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else f"{label[:37]}..."
 
 
 def _warn_of_overlap(dataset: Dataset) -> None:
@@ -120,7 +130,11 @@ def _warn_of_overlap(dataset: Dataset) -> None:
     doubtful = sum(len(found) > 1 for found in classes.values())
     if doubtful:
         say(f"{doubtful:,} training texts occur with several labels.")
+    seen = {"training": set(classes)}
     for name, rows in (("validation", dataset.validation), ("test", dataset.test)):
-        shared = sum(_content_hash(example, "") in classes for example in rows)
-        if shared:
-            say(f"{shared:,} of {len(rows):,} {name} texts occur in training too: the result on them means little.")
+        contents = [_content_hash(example, "") for example in rows]
+        for other, known in seen.items():
+            shared = sum(content in known for content in contents)
+            if shared:
+                say(f"{shared:,} of {len(rows):,} {name} texts occur in {other} too: the result on those means little.")
+        seen[name] = set(contents)

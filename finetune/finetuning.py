@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -12,19 +13,23 @@ from data_prep.preparation import say
 from data_prep.prepared import file_digest, write_json, write_text
 from data_prep.wordpiece import WordPieceTokenizer
 from pretrain.checkpoint import commit_folder
-from pretrain.pretraining import claimed
+from pretrain.output import claimed
 from pretrain.progress import clock
 from pretrain.resolve import SETTINGS_FILE, as_before
 
 from . import report
 from .data import Encoded
 from .dataset import Dataset, read_dataset
+from .errors import FinetuneError
 from .metrics import combined, confusion, per_class
 from .model_card import model_card
 from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneSettings
 from .tasks import classification as task
-from .training import Material, SeedTraining
+from .training import Material, SeedTraining, judge
+
+# With more classes results.json has the scores of each.
+MOST_CLASSES_SHOWN = 50
 
 
 def finetune(settings: FinetuneSettings) -> Path:
@@ -44,17 +49,43 @@ def finetune(settings: FinetuneSettings) -> Path:
 def run_seeds(settings: FinetuneSettings, out: Path, dataset: Dataset) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
     settings = with_budget(settings, len(dataset.train))
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    refuse_fewer_seeds(out, seeds)
     material = prepare(settings, dataset)
+    finished = finished_results(out, seeds, material.digest)
+    if finished:
+        say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
+        return finished
     write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
     introduce(settings)
     found = []
-    for seed in range(settings.seed, settings.seed + settings.seeds):
+    for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
-        training = SeedTraining(settings, seed, out / f"seed-{seed}", material)
-        found.append(training.results())
-    best = min(range(len(found)), key=lambda i: training.judge(found[i]["validation"]))
+        found.append(SeedTraining(settings, seed, out / _seed(seed), material).results())
+    best = min(found, key=lambda results: judge(results["validation"], settings.metric))
     return Results(settings, out, dataset, found, best).write()
+
+
+def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
+    """The content of results.json, if it is that of these seeds on these texts; else None."""
+    try:
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        is_this = results["data"] == digest and len(results["validation"]["loss"]["seeds"]) == len(seeds)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return results if is_this else None
+
+
+def refuse_fewer_seeds(out: Path, seeds: range) -> None:
+    """Raises FinetuneError where seeds of an earlier run would be left out of the results."""
+    more = [path.parent.name for path in out.glob("seed-*/results.json") if path.parent.name not in map(_seed, seeds)]
+    if more:
+        raise FinetuneError(f"{out} holds {', '.join(sorted(more))} too: give as many --seeds, or another --out")
+
+
+def _seed(number: int) -> str:
+    return f"seed-{number}"
 
 
 def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
@@ -106,30 +137,34 @@ class Results:
 
     Args:
         found: results of each seed.
-        best: which of them is best on the validation texts.
+        best: those of the seed that is best on the validation texts.
     """
 
-    def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: int):
+    def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: dict):
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
-        self.best = found[best]
+        self.best = best
         self.seed_folder = out / f"seed-{self.best['seed']}"
         # The picture, the mistakes and the classes are shown on the texts that chose nothing, if there are any.
         self.shown = "test" if dataset.test else "validation"
         self.examples = getattr(dataset, self.shown)
-        with np.load(self.seed_folder / "probabilities.npz") as stored:
-            self.probabilities = stored[self.shown]
+        path = self.seed_folder / "probabilities.npz"
+        try:
+            with np.load(path) as stored:
+                self.probabilities = stored[self.shown]
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise FinetuneError(f"{path} is damaged: remove {self.seed_folder} to train this seed again") from error
         self.gold = task.classes(self.examples, dataset.labels)
 
     def write(self) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
         results = self._results()
+        self._write_final(results)
         matrix = confusion(self.gold, self.probabilities, len(self.dataset.labels))
         worst = report.mistakes(self.examples, self.gold, self.probabilities, self.dataset.labels)
         report.write_confusion_csv(matrix, self.dataset.labels, self.out / "confusion.csv")
         title = f"{self.shown} texts, seed {self.best['seed']}"
         report.draw_confusion(matrix, self.dataset.labels, self.out / "confusion.png", title)
         write_text(self.out / "mistakes.md", report.mistakes_markdown(worst))
-        self._write_final(results)
         write_json(self.out / "results.json", results)
         self._say(results, matrix)
         return results
@@ -160,13 +195,9 @@ class Results:
     def _say(self, results: dict, matrix: np.ndarray) -> None:
         say(f"\n{report.scores_table(results['validation'], results['test'])}")
         which = f"seed {self.best['seed']}, the best on the validation texts" if self.settings.seeds > 1 else "by class"
-        say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")
+        if len(self.dataset.labels) <= MOST_CLASSES_SHOWN:
+            say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")
         say(f"\n{report.confusion_table(matrix, self.dataset.labels)}")
         say(f"\nTrained in {clock(results['seconds'])}. The most confident mistakes are in {self.out / 'mistakes.md'}, "
             f"the confusions in {self.out / 'confusion.png'}, the model in {self.out / 'final'}. Try it:")  # fmt: skip
         say(f"  python -m finetune.predict --model {self.out / 'final'} FILE")
-
-
-def read_results(out: Path) -> dict:
-    """The content of results.json."""
-    return json.loads((out / "results.json").read_text(encoding="utf-8"))

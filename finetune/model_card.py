@@ -2,9 +2,10 @@
 
 from model import BertConfig
 
+from .report import SHOWN, score
 from .settings import FinetuneSettings
 
-_ROWS = {"accuracy": "accuracy", "macro-F1": "macro_f1", "weighted F1": "weighted_f1", "MCC": "mcc"}
+_ROWS = dict(list(SHOWN.items())[:4])
 
 
 def model_card(config: BertConfig, results: dict, text_columns: tuple[str, ...], settings: FinetuneSettings) -> str:
@@ -18,7 +19,7 @@ def model_card(config: BertConfig, results: dict, text_columns: tuple[str, ...],
     num_seeds = len(results["validation"]["accuracy"]["seeds"])
     best = results["best_seed"] - settings.seed
     rows = "\n".join(
-        f"| {name} | {results[held_out][key]['seeds'][best]:.3f} | {_spread(results[held_out][key])} |"
+        f"| {name} | {results[held_out][key]['seeds'][best]:.3f} | {score(results[held_out][key])} |"
         for name, key in _ROWS.items()
     )
     classes = "\n".join(
@@ -38,10 +39,10 @@ print(classify({arguments}, truncation=True))
     elif settings.long_text != "head":
         use += "\n\nOf long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of\n"
         use += f"training ({settings.long_text})."
+    library = "" if config.classifier_hidden_layers else "library_name: transformers\n"
     chosen = "best epoch and seed chosen on them" if held_out == "validation" else "they chose nothing"
     return f"""---
-library_name: transformers
-pipeline_tag: text-classification
+{library}pipeline_tag: text-classification
 tags: [bert, text-classification, domain-bert]
 ---
 
@@ -62,7 +63,3 @@ tags: [bert, text-classification, domain-bert]
 
 It judges texts like those it was trained on; on others its probabilities mean little.
 """
-
-
-def _spread(found: dict) -> str:
-    return f"{found['mean']:.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
+import numpy as np
+
 from data_prep import command_line
 from data_prep.readers import Meter, Source, check_encoding, resolve, rows, text_lines
 
@@ -35,8 +37,8 @@ class PredictSettings:
     """File to write. Without it: standard output."""
     format: Literal["auto", "jsonl", "csv"] = "auto"
     """Form of the output. auto: by the ending of --out, else jsonl."""
-    input_format: Literal["txt", "jsonl", "csv", "tsv"] = "txt"
-    """Form of standard input. txt: a text a line; a tab between the two texts of a pair."""
+    input_format: Literal["txt", "jsonl", "csv", "tsv"] | None = None
+    """Form of standard input, txt if not given: a text a line; a tab between the two texts of a pair."""
     text_column: tuple[str, ...] = ()
     """Column of the text, two for pairs. Those of training, or found by name, if not given."""
     encoding: str = "utf-8"
@@ -51,6 +53,12 @@ class PredictSettings:
     def __post_init__(self):
         if len(self.file) > 1:
             raise FinetuneError(f"{len(self.file)} files were given: give one, or pipe them into standard input")
+        if self.file and self.input_format:
+            raise FinetuneError("--input-format is of standard input, and a file was given: leave one out")
+        if self.file == ("builtin",):
+            raise FinetuneError("builtin has labels of its own: give a file of texts")
+        if not self.file and self.text_column and os.path.isfile(self.text_column[-1]):
+            raise FinetuneError(f"--text-column took {self.text_column[-1]}, a file: put the file before --text-column")
         if self.out and self.file and os.path.realpath(self.out) == os.path.realpath(self.file[0]):
             raise FinetuneError(f"--out {self.out} is the file to read: give another name")
         if len(self.text_column) > 2:
@@ -67,7 +75,7 @@ def run(settings: PredictSettings) -> None:
     check_output(settings.out)
     sources = input_sources(settings)
     classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
-    bad = BadRows(settings.skip_bad_rows)
+    bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0
     try:
         with output(settings.out) as file:
@@ -87,7 +95,7 @@ def input_sources(settings: PredictSettings) -> list[Source]:
     """The files to read, or standard input."""
     if settings.file:
         return resolve(settings.file)[0]
-    return [Source("standard input", "/dev/stdin", settings.input_format)]
+    return [Source("standard input", "/dev/stdin", settings.input_format or "txt")]
 
 
 def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -102,10 +110,10 @@ def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[s
 
 
 def predictions(sources: Sequence[Source], settings: PredictSettings, classifier, bad: BadRows):
-    """Lists of (row, probabilities float32 [C], or None for a row that is skipped), in the order of the input."""
+    """Lists of (row, label, probabilities float32 [C]), the latter None where a row is skipped, in input order."""
     from .tasks import classification as task
 
-    is_pair = len(settings.text_column or classifier.facts.text_columns) > 1
+    is_pair = len(classifier.facts.text_columns) > 1
     at_once = 1 if not settings.file and sys.stdin.isatty() else ROWS_AT_ONCE
     for source in sources:
         columns = None
@@ -115,8 +123,10 @@ def predictions(sources: Sequence[Source], settings: PredictSettings, classifier
                 columns = text_columns(source, [row for _, row in part], settings, classifier)
             examples = [task.example_of(place, row, columns, bad) for place, row in part]
             usable = [example for example in examples if example]
-            found = iter(classifier.probabilities(usable) if usable else ())
-            yield [(row, next(found) if e else None) for (_, row), e in zip(part, examples, strict=True)]
+            probabilities = classifier.probabilities(usable) if usable else np.empty((0, 1))
+            found = zip(task.decode(probabilities, classifier.labels), probabilities, strict=True)
+            answers = [next(found) if example else (None, None) for example in examples]
+            yield [(row, *answer) for (_, row), answer in zip(part, answers, strict=True)]
 
 
 def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: PredictSettings, classifier):
@@ -129,6 +139,8 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
 
     trained = classifier.facts.text_columns
     if not source.has_rows:
+        if settings.text_column:
+            raise FinetuneError(f"{source.name} is plain text without columns: leave --text-column out")
         return task.Columns(("text", "text_pair")[: max(1, len(trained))], None)
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())
@@ -154,23 +166,22 @@ class Writer:
         self._csv: csv.DictWriter | None = None
         self._own = [LABEL, PROBABILITIES] if form == "jsonl" else [LABEL, *(f"probability_{x}" for x in labels)]
 
-    def write(self, found: Sequence[tuple[dict[str, Any], Any]]) -> None:
+    def write(self, found: Sequence[tuple[dict[str, Any], str | None, Any]]) -> None:
         """Write rows (see `predictions`).
 
         Raises:
             FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV.
         """
-        for row, probabilities in found:
+        for row, label, probabilities in found:
             taken = [name for name in self._own if name in row]
             if taken:
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
-            self._write_row(row, probabilities)
+            self._write_row(row, label, probabilities)
         self.file.flush()
 
-    def _write_row(self, row: dict[str, Any], probabilities) -> None:
-        label, each = None, None
+    def _write_row(self, row: dict[str, Any], label: str | None, probabilities) -> None:
+        each = None
         if probabilities is not None:
-            label = self.labels[int(probabilities.argmax())]
             each = {name: round(float(p), 6) for name, p in zip(self.labels, probabilities, strict=True)}
         if self.form == "jsonl":
             line = json.dumps({**row, LABEL: label, PROBABILITIES: each}, ensure_ascii=False, default=str)
@@ -183,7 +194,8 @@ class Writer:
         if late:
             raise FinetuneError(f'"{late[0]}" is a column that the first row does not have: use --format jsonl')
         own = {f"probability_{name}": p for name, p in (each or {}).items()}
-        self._csv.writerow({**row, LABEL: label, **own})
+        plain = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
+        self._csv.writerow({**plain, LABEL: label, **own})
 
 
 def output_format(settings: PredictSettings) -> str:

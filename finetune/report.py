@@ -25,7 +25,7 @@ _SMALLEST_LETTERS = 4
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Fonts with the East Asian scripts, for the letters that matplotlib's own font lacks; those installed are used.
 _MORE_FONTS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
-_SHOWN = {
+SHOWN = {
     "accuracy": "accuracy",
     "macro-F1": "macro_f1",
     "weighted F1": "weighted_f1",
@@ -65,7 +65,7 @@ def _most_confused(matrix: np.ndarray, labels: Sequence[str]) -> str:
     first = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
     cells = [(gold, predicted) for gold, predicted in zip(*np.unravel_index(first, wrong.shape), strict=True)]
     rows = [[f"{names[g]} -> {names[p]}", wrong[g, p]] for g, p in cells if wrong[g, p]]
-    head = f"The table of all {len(labels)} classes is in the CSV file. "
+    head = f"The table of all {len(labels)} classes is in confusion.csv. "
     if not rows:
         return head + "No text was given a wrong class."
     return head + "The most frequent confusions:\n" + _aligned([["gold -> predicted", "texts"], *rows])
@@ -140,14 +140,15 @@ def per_class_table(rows: Sequence[dict]) -> str:
 def scores_table(validation: dict | None, test: dict | None) -> str:
     """The results of `metrics.combined` as text, a column for each part that was measured."""
     parts = {name: found for name, found in (("validation", validation), ("test", test)) if found is not None}
-    rows = [[title, *(_score(found[metric]) for found in parts.values())] for title, metric in _SHOWN.items()]
+    rows = [[title, *(score(found[metric]) for found in parts.values())] for title, metric in SHOWN.items()]
     text = _aligned([["", *parts], *rows])
     seeds = max(len(found["accuracy"]["seeds"]) for found in parts.values())
     return text if seeds == 1 else f"{text}\nmean ± standard deviation over {seeds} seeds"
 
 
-def _score(found: dict) -> str:
-    return f"{found['mean']:.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
+def score(found: dict, sign: str = "") -> str:
+    """A `metrics.spread` as text: 0.812, or 0.812 ± 0.004 of several seeds; `sign` "+" for differences."""
+    return f"{found['mean']:{sign}.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
 
 
 def mistakes(

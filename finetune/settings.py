@@ -23,7 +23,7 @@ class FinetuneSettings(LoopSettings):
     validation: str | None = None
     """Labelled texts that choose the best epoch and seed. Without them a tenth of --train, of each class."""
     test: str | None = None
-    """Labelled texts for the final result; read once, by the chosen model."""
+    """Labelled texts for the final result; they choose nothing, and each seed's best model reads them once."""
     out: str = "auto"
     """Folder of the results. auto: runs/NAME OF THE MODEL-NAME OF THE TEXTS."""
     text_column: tuple[str, ...] = ()
@@ -92,5 +92,9 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError("--text-column names more than two columns: give one, or two for pairs")
         if self.train == "builtin" and (self.text_column or self.label_column):
             raise FinetuneError("--text-column and --label-column have nothing to act on beside --train builtin")
+        if self.freeze_encoder and self.optimizer == "muon":
+            raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: leave one out")
+        if self.freeze_encoder and self.from_scratch:
+            raise FinetuneError("--freeze-encoder beside --from-scratch freezes what never learned: leave one out")
         if self.from_scratch and self.compare:
             raise FinetuneError(f'--from-scratch stands beside --compare: give "{SCRATCH}" among the models to compare')

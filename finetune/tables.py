@@ -14,10 +14,11 @@ class BadRows:
 
     Args:
         skip: whether to skip.
+        remedy: what `--skip-bad-rows` would do.
     """
 
-    def __init__(self, skip: bool):
-        self.skip = skip
+    def __init__(self, skip: bool, remedy: str = "leave such rows out"):
+        self.skip, self.remedy = skip, remedy
         self.count = 0
         self._first = ""
 
@@ -28,7 +29,7 @@ class BadRows:
             FinetuneError: bad rows are not skipped.
         """
         if not self.skip:
-            raise FinetuneError(f"{place} {problem}: mend the row, or leave such rows out with --skip-bad-rows")
+            raise FinetuneError(f"{place} {problem}: mend the row, or {self.remedy} with --skip-bad-rows")
         self.count += 1
         self._first = self._first or f"{place} {problem}"
 

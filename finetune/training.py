@@ -1,9 +1,11 @@
 """One seed: from the pretrained model to its results on the validation and the test texts."""
 
 import json
+import os
 import shutil
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,12 @@ class Material:
     train: Encoded
     validation: Encoded
     digest: str
+
+
+def judge(results: dict[str, float], metric: str) -> list[float]:
+    """Validation results as numbers of which the lowest are best: the metric, and the loss where that is equal."""
+    value = results[metric]
+    return [value if metric == "loss" else -value, results["loss"]]
 
 
 class SeedTraining:
@@ -129,25 +137,19 @@ class SeedTraining:
     def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:
         return task.metrics(self.gold, probabilities(model, self.validation_maker, self.precision))
 
-    def judge(self, results: dict[str, float]) -> list[float]:
-        """Validation results as numbers of which the lowest are best: the metric, and the loss where that is equal."""
-        value = results[self.settings.metric]
-        return [value if self.settings.metric == "loss" else -value, results["loss"]]
-
     def _summary(self, results: dict[str, float]) -> str:
-        return (
-            f"validation accuracy {results['accuracy']:.1%}, macro-F1 {results['macro_f1']:.3f}, "
-            f"loss {results['loss']:.3f}"
-        )
+        shown = dict.fromkeys(["accuracy", "macro_f1", self.settings.metric, "loss"])
+        return "validation " + ", ".join(f"{name.replace('_', '-')} {results[name]:.3f}" for name in shown)
 
     def _make_run(self, model, optimizer, state: dict) -> Run:
-        settings = self.settings
+        settings, budget = self.settings, Budget.parse(self.settings.budget)
         rate = schedule(settings.schedule, settings.warmup)
+        reserve = self._reserve(model, budget)
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_rows", 0))
         return Run(
             model=model,
             optimizer=optimizer,
-            budget=Budget.parse(settings.budget),
+            budget=budget,
             rate=lambda progress: settings.learning_rate * rate(progress),
             precision=self.precision,
             device=torch.device(settings.device),
@@ -155,22 +157,32 @@ class SeedTraining:
             progress=Progress(metrics, settings.log_every, self._summary, lambda rows: None),
             clip_norm=settings.clip_norm,
             evaluations=settings.evaluations,
-            judge=self.judge,
+            judge=partial(judge, metric=settings.metric),
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=self.seed,
             patience=settings.patience,
-            reserve=self._reserve(model),
+            reserve=reserve,
             describe={"data": self.material.digest},
             counters=Counters(**state["counters"]) if state else Counters(),
         )
 
-    def _reserve(self, model) -> float:
-        """Seconds of a time budget that the last evaluation and checkpoint will take."""
-        if Budget.parse(self.settings.budget).is_counted:
+    def _reserve(self, model, budget: Budget) -> float:
+        """Seconds of a time budget that the last evaluation and checkpoint will take.
+
+        Raises:
+            FinetuneError: they leave little time to train.
+        """
+        if budget.is_counted:
             return 0.0
         began = time.monotonic()
         self._evaluate(model)
-        return time.monotonic() - began + _SAVING
+        reserve = time.monotonic() - began + _SAVING
+        if reserve > budget.amount / 2:
+            raise FinetuneError(
+                f"reading the validation texts once takes {reserve:.0f} s of a --budget of {budget.amount:.0f} s: give "
+                "more time, or fewer validation texts"
+            )
+        return reserve
 
     def _finish(self, run: Run) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
@@ -184,7 +196,8 @@ class SeedTraining:
         classifier = TextClassifier(folder, settings.device, micro_batch_tokens=settings.micro_batch_tokens)
         held_out = {"validation": dataset.validation, "test": dataset.test}
         found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
-        np.savez(self.out / "probabilities.npz", **found)
+        np.savez(self.out / ".probabilities.npz", **found)
+        os.replace(self.out / ".probabilities.npz", self.out / "probabilities.npz")
         scores = {name: task.metrics(task.classes(held_out[name], dataset.labels), p) for name, p in found.items()}
         return {
             "validation": scores["validation"],

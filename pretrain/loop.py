@@ -184,7 +184,7 @@ def skip(run: Run) -> None:
         raise PretrainError(
             f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
             f"{run.counters.step}): start anew in another --out with a lower --learning-rate or --precision fp32; the "
-            f"last good checkpoint, for --init-from, is {good or 'none yet'}"
+            f"last good checkpoint is {good or 'none yet'}"
         )
 
 

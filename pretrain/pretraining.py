@@ -3,14 +3,11 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 from data_prep import command_line
 from data_prep.preparation import prepare, say
@@ -27,6 +24,7 @@ from .evaluate import Evaluation, EvaluationPlan
 from .loop import Counters, Run, train
 from .model_card import model_card
 from .optimizer import schedule
+from .output import claimed
 from .plots import draw_curves
 from .progress import MetricsFile, Progress, results_table, summary
 from .resolve import SETTINGS_FILE, as_before, automatic_batch_size, out_folder, resolve
@@ -48,28 +46,6 @@ def pretrain(settings: PretrainSettings) -> Path:
     with claimed(out):
         Pretraining(settings, out).run()
     return out
-
-
-@contextmanager
-def claimed(out: Path) -> Iterator[None]:
-    """The output folder, made and locked; one that is still empty in the end is removed again.
-
-    Raises:
-        PretrainError: another process holds it.
-    """
-    created = [folder for folder in (out, *out.parents) if not folder.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", timeout=0):
-            yield
-    except Timeout as error:
-        raise PretrainError(f"another process is writing {out}: wait for it, or give another --out") from error
-    finally:
-        # A run that was refused before it began leaves no folder behind.
-        if created and not any(entry.name != ".lock" for entry in out.iterdir()):
-            (out / ".lock").unlink(missing_ok=True)
-            for folder in created:
-                folder.rmdir()
 
 
 def base_config(settings: PretrainSettings):

@@ -70,6 +70,15 @@ def columns_of_file(path: str, encoding: str, texts: Sequence[str], label: str |
     return find_columns(path, sample, texts, label, labelled=True)
 
 
+def require_columns(path: str, encoding: str, columns: Columns, train: str) -> None:
+    """Raises FinetuneError where a further file lacks a column that the training file has."""
+    names = {name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row}
+    for name in (*columns.texts, columns.label):
+        if name not in names:
+            there = f"but {', '.join(sorted(names))}" if names else "and no rows"
+            raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
+
+
 def find_columns(
     path: str, sample: Sequence[dict[str, Any]], texts: Sequence[str], label: str | None, labelled: bool
 ) -> Columns:
@@ -99,6 +108,8 @@ def find_columns(
                 f"{path} has no column of labels that can be told by its name among {', '.join(names)}: pass "
                 "--label-column"
             )
+    if label in texts:
+        raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
     return Columns(tuple(texts) or _text_columns(path, sample, names, label), label)
 
 
@@ -184,7 +195,7 @@ def label_of(row: dict[str, Any], column: str) -> str:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
         raise ValueError(f'has {value!r:.40} in "{column}", which is not a class')
-    return _whole(str(value).strip())
+    return _whole(" ".join(str(value).split()))
 
 
 def label_names(examples: Iterable[Example]) -> list[str]:

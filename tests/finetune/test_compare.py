@@ -3,8 +3,11 @@ import shutil
 from collections import Counter
 
 import pytest
+import yaml
 
+from finetune.compare import named_runs
 from finetune.run import main
+from finetune.settings import FinetuneSettings
 
 NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regression", "most frequent class"]
 
@@ -143,3 +146,15 @@ def test_without_test_texts_the_validation_texts_are_compared(files, tmp_path):
     assert found["shown"] == "validation"
     assert all(values["test"] is None for values in found["models"].values())
     assert "One seed" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_a_comparison_goes_on_with_what_was_chosen_before(compared, encoder):
+    """On another machine `auto` may mean something else: seeds of one row must not differ in that."""
+    given = {"model": str(encoder), "out": str(compared), "compare": ("scratch",), "batch_size": 8, "seeds": 2}
+    texts = {name: value for name, value in before(compared / "run").items() if name in ("train", "validation", "test")}
+    asked = FinetuneSettings(**given, **texts, budget="4epochs", precision="fp32", device="cpu")
+    assert asked.learning_rate == "auto" and named_runs(asked)["run"].learning_rate == 0.003
+
+
+def before(folder):
+    return yaml.safe_load((folder / "settings.yaml").read_text())

@@ -136,7 +136,7 @@ def test_rare_classes_are_named(write_rows, capsys):
 def test_many_classes_are_not_all_listed(write_rows, capsys):
     read(write_rows, [pair for n in range(13) for pair in numbered(8 + n, f"c{n:02}")], [("v", "c01")])
     said = capsys.readouterr().out
-    assert "13 classes: c12 20, c11 19," in said and "c01 9, ...." in said and "c00" not in said
+    assert "13 classes: c12 20, c11 19," in said and "c01 9 and 1 more." in said and "c00" not in said
 
 
 def test_overlap_and_contradictions_are_said(write_rows, capsys):
@@ -144,8 +144,19 @@ def test_overlap_and_contradictions_are_said(write_rows, capsys):
     read(write_rows, train, [("a 1", "a"), ("a 2", "b"), ("new", "a")], [("both", "a"), ("other", "b")])
     said = capsys.readouterr().out
     assert "2 training texts occur with several labels.\n" in said
-    assert "2 of 3 validation texts occur in training too: the result on them means little.\n" in said
-    assert "1 of 2 test texts occur in training too: the result on them means little.\n" in said
+    assert "2 of 3 validation texts occur in training too: the result on those means little.\n" in said
+    assert "1 of 2 test texts occur in training too: the result on those means little.\n" in said
+    assert "occur in validation too" not in said
+
+
+def test_an_overlap_of_validation_and_test_is_said(write_rows, capsys):
+    read(write_rows, TRAIN, [("v", "a"), ("w", "b")], [("w", "a"), ("x", "b"), ("w", "b")])
+    assert "2 of 3 test texts occur in validation too: the result on those means little.\n" in capsys.readouterr().out
+
+
+def test_a_column_of_names_is_no_column_of_classes(write_rows):
+    with pytest.raises(FinetuneError, match='"label" of .* has 60 different labels in 70 rows.*--label-column'):
+        read(write_rows, [(f"text {n}", f"name {n % 60}") for n in range(70)])
 
 
 def test_a_clean_set_is_not_warned_of(write_rows, capsys):
@@ -182,5 +193,5 @@ def test_the_builtin_texts_are_held_back_by_themselves(write_rows):
 def test_further_files_need_the_columns_of_the_first(write_rows, tmp_path):
     train = write_rows(json_rows(TRAIN))
     other = write_rows([{"text": "v", "category": "a"}], "other.jsonl")
-    with pytest.raises(FinetuneError, match='other.jsonl has no column "label".*--label-column category'):
+    with pytest.raises(FinetuneError, match='other.jsonl has no column "label" but category, text: call'):
         read_dataset(FinetuneSettings(model="none", train=train, validation=other))

@@ -87,6 +87,12 @@ MISTAKES = {
         lambda f: train(f, rows=with_third_text(renamed(text="essay"))),
         ["essay, label, note", "--text-column"],
     ),
+    "text and label in one column": (lambda f: [*train(f), "--text-column=label"], ['"label"', "--label-column"]),
+    "muon with nothing for it": (
+        lambda f: [*train(f), "--freeze-encoder", "--optimizer=muon"],
+        ["muon", "--freeze-encoder"],
+    ),
+    "one model twice": (lambda f: [*train(f), "--compare", "scratch", "scratch"], ["twice"]),
     "three columns of text": (lambda f: [*train(f), "--text-column", "a", "b", "c"], ["--text-column", "two"]),
     "other columns in test": (lambda f: held_out(f, "test", rows=renamed(text="texts")), ["test.jsonl", "texts"]),
     "broken JSON": (lambda f: train(f, insert='{"text": "x", "label": ', at=4), ["train.jsonl:5", "JSON"]),
@@ -132,6 +138,11 @@ def test_a_mistake_is_refused_in_one_sentence_and_leaves_nothing(mistake, encode
     assert finetune([f"--model={encoder}", "--out=runs/out", *given]) == 2
     assert_one_sentence(capsys.readouterr().err, words)
     assert {path.name for path in tmp_path.iterdir()} <= {"in"}
+
+
+def test_a_budget_that_only_evaluates_is_refused(encoder, tmp_path, capsys):
+    assert finetune([f"--model={encoder}", f"--out={tmp_path / 'out'}", *train(tmp_path / "in"), "--budget=1s"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["--budget", "validation"])
 
 
 def model_copy(encoder, folder, change):
@@ -219,6 +230,7 @@ def run_folder(encoder, tmp_path_factory):
 
 
 DAMAGE = {
+    "probabilities of a seed": ("seed-1/probabilities.npz", ["seed-1", "probabilities.npz", "damaged"]),
     "results of a seed": ("seed-1/results.json", ["seed-1", "results.json", "damaged"]),
     "settings": ("settings.yaml", ["settings.yaml"]),
 }
@@ -228,6 +240,7 @@ DAMAGE = {
 def test_a_damaged_file_of_a_run_is_named(damage, run_folder, encoder, tmp_path, capsys):
     name, words = DAMAGE[damage]
     shutil.copytree(run_folder, tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()  # else the run is finished, and its parts are not looked at
     (tmp_path / "run" / name).write_text('{"data')
     given = [f"--model={encoder}", *train(run_folder.parent), "--budget=1steps", "--device=cpu", "--precision=fp32"]
     capsys.readouterr()
@@ -265,6 +278,10 @@ PREDICT_MISTAKES = {
     "unknown encoding": (lambda f: [rows_file(f), "--encoding=utf8x"], ["utf8x"]),
     "output folder missing": (lambda f: [rows_file(f), f"--out={f / 'no' / 'x.csv'}"], ["--out", "no/x.csv", "folder"]),
     "output is a folder": (lambda f: [rows_file(f), f"--out={f}"], ["--out", "folder"]),
+    "file after the columns": (lambda f: ["--text-column", "text", rows_file(f)], ["put the file before"]),
+    "columns of plain text": (lambda f: [text_file(f, "notes.txt", "x"), "--text-column=text"], ["notes.txt", "plain"]),
+    "form of a file": (lambda f: [rows_file(f), "--input-format=csv"], ["--input-format", "standard input"]),
+    "built-in texts": (lambda f: [rows_file(f) and "builtin"], ["builtin", "give a file"]),
 }
 
 

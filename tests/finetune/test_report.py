@@ -79,7 +79,7 @@ def test_many_classes_are_told_by_their_most_frequent_confusions():
     matrix, labels = random_matrix(40, 3), [f"class-{c}" for c in range(40)]
     matrix[7, 31], matrix[30, 2] = 99, 98
     first, head, *lines = confusion_table(matrix, labels).split("\n")
-    assert "40 classes" in first and "CSV" in first and head.split() == ["gold", "->", "predicted", "texts"]
+    assert "40 classes" in first and "confusion.csv" in first and head.split() == ["gold", "->", "predicted", "texts"]
     found = [(int(g), int(p), int(n)) for g, p, n in (re.findall(r"\d+", line) for line in lines)]
     cells = [(g, p, int(matrix[g, p])) for g in range(40) for p in range(40) if g != p]
     assert found == sorted(cells, key=lambda cell: -cell[2])[:10]

@@ -188,12 +188,22 @@ def test_more_seeds_train_only_those_that_are_new(given, tmp_path, capsys):
 def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
     before = content(finished / "seed-1") | content(finished / "seed-2")
     results, model = results_of(finished), weights(finished / "final")
-    # As a run leaves it that ends between writing its results and clearing away.
-    (finished / "seed-1" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    place = (finished / "final").stat().st_ino
     assert main(given(finished, seeds=2, metric="loss")) == 0
-    assert "is finished" in capsys.readouterr().out and not (finished / "seed-1" / "checkpoints").exists()
+    assert "holds this run, finished" in capsys.readouterr().out and (finished / "final").stat().st_ino == place
+    # As a run leaves it that ends between writing the results of a seed and clearing away.
+    (finished / "seed-1" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (finished / "results.json").unlink()
+    assert main(given(finished, seeds=2, metric="loss")) == 0
+    assert "seed-1 is finished" in capsys.readouterr().out and not (finished / "seed-1" / "checkpoints").exists()
     assert content(finished / "seed-1") | content(finished / "seed-2") == before
     assert results_of(finished) == results and weights(finished / "final") == model
+
+
+def test_fewer_seeds_than_there_are_throw_none_away(finished, given, capsys):
+    results = results_of(finished)
+    assert main(given(finished, seeds=1, metric="loss")) == 2
+    assert "seed-2" in capsys.readouterr().err and results_of(finished) == results
 
 
 def kill_when(process, moment):
