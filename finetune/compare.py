@@ -40,8 +40,8 @@ def compare(settings: FinetuneSettings) -> Path:
         models = {}
         for name, run in runs.items():
             say(f"\n=== {name}")
-            Path(run.out).mkdir(exist_ok=True)
-            models[name] = run_seeds(run, Path(run.out), dataset)
+            with claimed(Path(run.out)):
+                models[name] = run_seeds(run, Path(run.out), dataset)
         say(f"\n=== {TFIDF}, {MAJORITY}")
         models |= run_baselines(settings, dataset)
         results = table_of(models, "test" if dataset.test else "validation")
