@@ -177,12 +177,18 @@ class Results:
             "test": combined(test) if self.dataset.test else None,
             "labels": self.dataset.labels,
             "per_class": {self.shown: per_class(self.gold, self.probabilities, self.dataset.labels)},
+            "majority": {self.shown: self._majority()},
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
             "rows": rows,
             "seconds": round(sum(found["seconds"] for found in self.found), 1),
             "data": self.best["data"],
         }
+
+    def _majority(self) -> float:
+        """The accuracy of always answering with the most frequent class of the training texts."""
+        train = np.bincount(task.classes(self.dataset.train, self.dataset.labels))
+        return float((self.gold == train.argmax()).mean())
 
     def _write_final(self, results: dict) -> None:
         temporary = self.out / ".final.tmp"
@@ -194,6 +200,7 @@ class Results:
 
     def _say(self, results: dict, matrix: np.ndarray) -> None:
         say(f"\n{report.scores_table(results['validation'], results['test'])}")
+        say(f"always the most frequent class: {self.shown} accuracy {results['majority'][self.shown]:.3f}")
         which = f"seed {self.best['seed']}, the best on the validation texts" if self.settings.seeds > 1 else "by class"
         if len(self.dataset.labels) <= MOST_CLASSES_SHOWN:
             say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")

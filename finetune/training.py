@@ -193,7 +193,7 @@ class SeedTraining:
         save_model_folder(best, self.material.tokenizer, temporary, model_max_length=settings.sequence_length)
         Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(temporary)
         commit_folder(temporary, folder)
-        classifier = TextClassifier(folder, settings.device, micro_batch_tokens=settings.micro_batch_tokens)
+        classifier = TextClassifier(folder, settings.device)
         held_out = {"validation": dataset.validation, "test": dataset.test}
         found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
         np.savez(self.out / ".probabilities.npz", **found)
