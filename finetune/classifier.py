@@ -67,7 +67,6 @@ class TextClassifier:
     Args:
         folder: final/ of a fine-tuning, or a BertForSequenceClassification of transformers.
         device, precision: resolved ("cpu", "fp32"); float32 gives the same numbers whatever is computed together.
-
         micro_batch_tokens: most tokens computed at once, by default by device.
 
     Raises:
