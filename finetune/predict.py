@@ -46,7 +46,8 @@ class PredictSettings:
     skip_bad_rows: bool = False
     """Give rows without a text an empty label instead of stopping."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 is faster where the hardware computes in it; probabilities differ by up to 0.02, labels in 1 of 1,000 texts."""
+    """bf16 is faster where the hardware computes in it; probabilities differ by up to 0.02, the label in 1 text of
+    1,000."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
 
