@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import os
+import shlex
 import sys
 import types
 import typing
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from .errors import UserError
+from .errors import Interrupted, UserError
 
 Settings = TypeVar("Settings")
 
@@ -28,6 +30,9 @@ class _Option(NamedTuple):
 
 POSITIONAL = "positional"
 """Marks a field whose values stand on the command line without an option: Annotated[tuple[str, ...], POSITIONAL]."""
+
+INTERRUPTED = 75
+"""Exit code of a run that a signal ended after its work was saved (EX_TEMPFAIL of sysexits.h: try again)."""
 
 _COMMAND_OPTIONS = {"config": _Option(Path | None, False), "print-config": _Option(bool, False)}
 
@@ -44,7 +49,8 @@ def main(
     """Read the command line into `settings_class`, call `run` with it, and return the exit code.
 
     0: done, or --help or --print-config. 2: a mistake of the user (a UserError from `run`, a ValueError or
-    UserError from the settings' checks), said in one sentence on stderr. 130: interrupted from the keyboard.
+    UserError from the settings' checks), said in one sentence on stderr. 75: interrupted by a signal after the work
+    was saved; the command that goes on is printed. 130: interrupted from the keyboard where nothing is to be saved.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments):
@@ -66,10 +72,21 @@ def main(
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error} (check permissions and free space)", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        print(f"{stop}. Go on with\n  {again(prog, arguments)}", file=sys.stderr)
+        return INTERRUPTED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def again(prog: str, arguments: Sequence[str]) -> str:
+    """The command that was given, as it is typed; the launcher's options but the number of processes are not known."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if processes > 1:
+        prog = prog.replace("python", f"torchrun --nproc-per-node {processes}", 1)
+    return " ".join([prog, *map(shlex.quote, arguments)])
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

@@ -5,9 +5,11 @@ sentences are paired. Both are cut by document order and bytes, never by workers
 number of processes.
 """
 
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 from .corpus import Document
 from .errors import PrepError
 from .prepared import Shard
+from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .sentences import split
 from .wordpiece import WordPieceTokenizer
 
@@ -36,13 +39,19 @@ class Block:
     bytes: int
 
     def save(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        with open(temporary, "wb") as file:
-            np.savez(file, **asdict(self))
-        os.replace(temporary, path)
+        """Write the file, then the seal beside it."""
+        np.savez(path, **asdict(self))
+        write_sealed(path.with_suffix(".json"), file_facts(path.parent, [path.name]))
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Raise Damaged for a file that is not, byte for byte, what `save` wrote."""
+        check_files(path.parent, read_sealed(path.with_suffix(".json")))
 
     @classmethod
     def load(cls, path: Path) -> "Block":
+        """Open a block. Raises Damaged as `check` does."""
+        cls.check(path)
         with np.load(path, allow_pickle=False) as arrays:
             whole = {name: arrays[name] for name in arrays.files}
         return cls(**whole | {"words": int(whole["words"]), "bytes": int(whole["bytes"])})
@@ -93,7 +102,7 @@ def cut_blocks(
 
 
 class BlockStore:
-    """The encoded blocks of a preparation under way, a file each: `train-00000.npz`, `validation-00000.npz`, ..."""
+    """The encoded blocks of a preparation under way: `train-00000.npz`, `validation-00000.npz`, ..., each sealed."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -102,8 +111,16 @@ class BlockStore:
     def path(self, part: str, number: int) -> Path:
         return self.folder / f"{part}-{number:05d}.npz"
 
+    def holds(self, path: Path) -> bool:
+        """Whether a block is there, whole."""
+        try:
+            Block.check(path)
+        except Damaged:
+            return False
+        return True
+
     def blocks(self, part: str) -> Iterator[Block]:
-        """The blocks of a part, in order."""
+        """The blocks of a part, in order. Raises Damaged for one that is not as it was written."""
         number = 0
         while (path := self.path(part, number)).exists():
             yield Block.load(path)
@@ -116,7 +133,7 @@ def encode(
     submit: Callable[[str, list[list[str]]], "Future[Block]"],
     in_flight: int,
 ) -> int:
-    """Encode blocks and keep each in the store; blocks that are there are not encoded again.
+    """Encode blocks and keep each in the store; blocks that are there, whole, are not encoded again.
 
     Args:
         blocks: as `cut_blocks` gives them.
@@ -132,7 +149,7 @@ def encode(
     for part, block in blocks:
         number = numbers[part] = numbers.get(part, -1) + 1
         path = store.path(part, number)
-        if path.exists():
+        if store.holds(path):
             found += 1
             continue
         if len(waiting) >= in_flight:
@@ -145,6 +162,19 @@ def encode(
 
 def _keep(path: Path, future: "Future[Block]") -> None:
     future.result().save(path)
+
+
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Worker processes that encode with one thread each, and end when this process does, however it ends."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A worker of a killed process would wait for its next block for ever: it holds both ends of the queue."""
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def submitter(

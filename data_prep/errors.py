@@ -5,5 +5,9 @@ class UserError(Exception):
     """A mistake a person can mend: commands print it as one sentence, no traceback, and exit with 2."""
 
 
+class Interrupted(Exception):
+    """A signal asked the run to end before it was done; nothing is lost. The text says what was saved."""
+
+
 class PrepError(UserError):
     """A mistake in the corpus or in the settings of data preparation."""

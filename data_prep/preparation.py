@@ -1,13 +1,13 @@
 """One preparation: text -> documents -> vocabulary -> ids -> pairs -> report."""
 
+import errno
 import hashlib
-import json
-import multiprocessing
+import io
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,33 +18,29 @@ from tqdm import tqdm
 
 from . import command_line
 from .corpus import Corpus, Document
-from .encode import BlockStore, assemble_shards, cut_blocks, encode, id_dtype, submitter
+from .encode import assemble_shards, cut_blocks, encode, id_dtype, process_pool, submitter
 from .errors import PrepError
+from .files import file_digest, write_json, write_text
 from .pairs import pairs
-from .prepared import (
-    LOG,
-    MANIFEST,
-    PreparedCorpus,
-    file_digest,
-    read_manifest,
-    read_shards,
-    seal,
-    write_json,
-    write_shards,
-    write_table,
-    write_text,
-)
+from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, read_shards, seal, write_shards, write_table
 from .report import decoded_examples, markdown, pair_numbers, part_numbers, text_numbers, unigram_counts, warnings
+from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
 from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
 from .static import write_static_copies
 from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
+from .work_folder import WorkFolder
 
 # The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
 HELD_OUT_SEED = 2018
 _WORK = ".work"
 _PARTS = ("train", "validation")
+# What a prepared corpus is made of, besides its manifest and its log.
+_FOLDERS = (*_PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
+_FILES = ("unigram_counts.npy", "prep_report.json", "prep_report.md")
+# No space, the quota is used up.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def prepare(
@@ -69,20 +65,28 @@ def prepare(
     created = not out.exists()
     job = Preparation(prep, examples, out, static_masks)
     if job.is_done():
+        prepared = PreparedCorpus(out)
+        job.work.remove()
         say(f"{out} holds this corpus already: nothing to do.")
-        return PreparedCorpus(out)
-    out.mkdir(parents=True, exist_ok=True)
+        return prepared
     try:
+        out.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock", timeout=0):
             job.run(executor)
     except Timeout as error:
         raise PrepError(f"{out} is being written by another process: wait for it, or give another --out") from error
     except PrepError:
         # Refused input leaves nothing behind.
-        shutil.rmtree(out / _WORK, ignore_errors=True)
+        job.work.remove()
         if created:
             shutil.rmtree(out, ignore_errors=True)
         raise
+    except Damaged as error:
+        raise PrepError(f"{error}: give the same command again, it will be made anew") from error
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise PrepError(f"the disk of {out} is full: make room and give the same command again to go on") from error
     (out / ".lock").unlink(missing_ok=True)
     return PreparedCorpus(out)
 
@@ -119,7 +123,7 @@ class Preparation:
         self.prep, self.examples, self.out, self.static_masks = prep, examples, out, static_masks
         self.sample_bytes: int | None = sample_bytes
         self.share_read: float | None = 1.0
-        self.work = out / _WORK
+        self.work = WorkFolder(out / _WORK)
         self.corpus = self._open(prep.corpus)
         self.validation_corpus = self._open(prep.validation_corpus) if prep.validation_corpus else None
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
@@ -193,17 +197,15 @@ class Preparation:
         self.log.append(f"{time.monotonic() - self.started:8.1f} s  {sentence}")
 
     def _enter_work_folder(self) -> None:
-        path = self.work / "identity.json"
-        if path.exists() and json.loads(path.read_text("utf-8")) == self.identity:
+        if self.work.belongs_to(self.identity):
             self.note("Going on with an interrupted preparation.")
             return
         if self.work.exists():
-            self.note("An interrupted preparation of other text or settings is replaced.")
+            self.note("An interrupted preparation of other text or settings, or a damaged one, is replaced.")
             # What it may have written beside its work folder must not get among ours.
-            for name in (*_PARTS, *(f"{part}_pairs" for part in _PARTS), "static_masks", "tokenizer", _WORK):
+            for name in _FOLDERS:
                 shutil.rmtree(self.out / name, ignore_errors=True)
-        self.work.mkdir(parents=True)
-        write_json(path, self.identity)
+        self.work.begin(self.identity)
 
     def _show_first_document(self) -> None:
         document = next(iter(self.corpus.documents()), None)
@@ -227,7 +229,7 @@ class Preparation:
                 return
 
     def _split(self) -> Split:
-        path = self.work / "documents.bin"
+        path = self.work.documents
         num_validation = 0
         if self.validation_corpus:
             num_validation = record_documents(self.validation_corpus.documents(), path)
@@ -261,14 +263,9 @@ class Preparation:
         return replace(document, lines=sentences[:-held_out]), replace(document, lines=sentences[-held_out:])
 
     def _tokenizer(self, documents: Split) -> WordPieceTokenizer:
-        folder = self.work / "tokenizer"
         if self.given_tokenizer:
             return self.given_tokenizer
-        if not folder.exists():
-            tokenizer = self._train_tokenizer(documents)
-            tokenizer.save(self.work / "tokenizer.tmp", self.examples.sequence_length)
-            os.replace(self.work / "tokenizer.tmp", folder)
-        return WordPieceTokenizer.load(folder)
+        return self.work.tokenizer(lambda: self._train_tokenizer(documents), self.examples.sequence_length)
 
     def _train_tokenizer(self, documents: Split) -> WordPieceTokenizer:
         def texts() -> Iterator[str]:
@@ -289,7 +286,6 @@ class Preparation:
         return WordPieceTokenizer(vocabulary, **options)
 
     def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
-        store = BlockStore(self.work / "blocks")
         kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
         workers = self.prep.workers if isinstance(self.prep.workers, int) else os.cpu_count() or 1
         own = executor is None
@@ -297,7 +293,7 @@ class Preparation:
         try:
             rules = {"train": self.corpus.rules.line, "validation": (self.validation_corpus or self.corpus).rules.line}
             submit = submitter(executor, tokenizer, rules, self.prep.language)
-            found = encode(cut_blocks(kept), store, submit, in_flight=2 * workers)
+            found = encode(cut_blocks(kept), self.work.blocks, submit, in_flight=2 * workers)
         finally:
             if own:
                 executor.shutdown(cancel_futures=True)
@@ -306,7 +302,7 @@ class Preparation:
 
     def _assemble(self, documents: Split, tokenizer: WordPieceTokenizer) -> dict:
         """Shards, pairs and the report's numbers."""
-        store = BlockStore(self.work / "blocks")
+        store = self.work.blocks
         dtype = id_dtype(tokenizer.vocab_size)
         for part in _PARTS:
             write_shards(self.out / part, assemble_shards(store.blocks(part)), dtype)
@@ -320,7 +316,9 @@ class Preparation:
         for part, rows in (("train_pairs", epoch), ("validation_pairs", held_out)):
             write_table(self.out / part, ({"shard": np.full(len(p), i)} | p.columns() for i, p in enumerate(rows)))
         counts = unigram_counts(train, tokenizer.vocab_size)
-        np.save(self.out / "unigram_counts.npy", counts)
+        # Into memory first: what numpy raises on a full disk does not say so.
+        np.save(stored := io.BytesIO(), counts)
+        (self.out / "unigram_counts.npy").write_bytes(stored.getvalue())
         words = sum(block.words for block in store.blocks("train"))
         facts = {
             "corpus": self._corpus_numbers(documents),
@@ -345,6 +343,8 @@ class Preparation:
         }
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
+        # An interrupted run may have left a half-written file in it, under a name of its own.
+        shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
         tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)
         write_json(self.out / "prep_report.json", facts)
         write_text(self.out / "prep_report.md", markdown(facts))
@@ -357,10 +357,10 @@ class Preparation:
             + ("." if self.sample_bytes else f"; see {self.out / 'prep_report.md'}.")
         )
         write_text(self.out / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n" + "\n".join(self.log) + "\n")
-        files = (path.relative_to(self.out) for path in self.out.rglob("*") if path.is_file())
-        ours = (path.as_posix() for path in files if path.parts[0] not in (_WORK, LOG, ".lock"))
+        files = [path for name in _FOLDERS for path in (self.out / name).rglob("*")]
+        ours = [*(path.relative_to(self.out).as_posix() for path in files), *_FILES]
         seal(self.out, self._manifest(tokenizer, facts), sorted(ours))
-        shutil.rmtree(self.work)
+        self.work.remove()
 
     def _manifest(self, tokenizer: WordPieceTokenizer, facts: dict) -> dict:
         data = [file_digest(next((self.out / part).glob("*.arrow"))) for part in _PARTS]
@@ -373,12 +373,6 @@ class Preparation:
             "train": facts["train"],
             "validation": facts["validation"],
         }
-
-
-def process_pool(workers: int) -> ProcessPoolExecutor:
-    """Worker processes that encode with one thread each."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def tracked(corpus: Corpus, what: str) -> Iterator[Document]:

@@ -1,6 +1,6 @@
 """The prepared corpus: a folder of token ids and pairs, written once, opened memory-mapped, checked when read.
 
-    prepared.json               what was prepared, from what, and the digest of every file; written last
+    prepared.json               what was prepared, from what, the digests of every file and of itself; written last
     tokenizer/                  vocab.txt, tokenizer.json, tokenizer_config.json
     train/, validation/         documents as lists of sentences of ids; `datasets.load_from_disk` opens them
     train_pairs/                the sentence pairs of the first epoch, as integer rows
@@ -12,9 +12,7 @@ A record batch of `train/` or `validation/` is one logical shard. Its column `in
 values are all ids end to end, the inner offsets the sentences, the outer offsets the documents.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,9 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from .errors import PrepError
+from .files import file_digest, flush_to_disk, write_json
+from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .wordpiece import WordPieceTokenizer
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "prepared.json"
 # Facts about one run, not about the data: outside the digest.
 LOG = "prep.log"
@@ -142,28 +142,12 @@ def read_table(folder: Path) -> Iterator[dict[str, np.ndarray]]:
         yield {name: batch.column(name).to_numpy() for name in batch.schema.names}
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write JSON atomically: the file is there whole or not at all."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write text atomically: the file is there whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def file_digest(path: Path) -> str:
-    """blake2b (128 bits) of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
 def seal(folder: Path, facts: dict, files: Sequence[str]) -> None:
-    """Write the manifest: from now on the folder is a prepared corpus."""
-    digests = {name: {"bytes": (folder / name).stat().st_size, "blake2b": file_digest(folder / name)} for name in files}
-    write_json(folder / MANIFEST, {"format": FORMAT, **facts, "files": digests})
+    """Write the manifest: from now on the folder is a prepared corpus, also after a power cut."""
+    paths = [folder / name for name in files]
+    for path in [*paths, *{path.parent for path in paths}, folder.parent]:
+        flush_to_disk(path)
+    write_sealed(folder / MANIFEST, {"format": FORMAT, **facts, "files": file_facts(folder, files)})
 
 
 class PreparedCorpus:
@@ -183,13 +167,10 @@ class PreparedCorpus:
         self._check_files(verify)
 
     def _check_files(self, verify: bool) -> None:
-        for name, fact in self.manifest["files"].items():
-            path = self.folder / name
-            remedy = f"remove {self.folder} and prepare the corpus again"
-            if not path.is_file():
-                raise PrepError(f"{path} is missing from the prepared corpus: {remedy}")
-            if path.stat().st_size != fact["bytes"] or (verify and file_digest(path) != fact["blake2b"]):
-                raise PrepError(f"{path} is damaged, it is not the file that was written: {remedy}")
+        try:
+            check_files(self.folder, self.manifest["files"], contents=verify)
+        except Damaged as error:
+            raise _to_be_prepared_again(self.folder, error) from error
 
     @cached_property
     def tokenizer(self) -> WordPieceTokenizer:
@@ -223,16 +204,29 @@ def read_manifest(folder: Path) -> dict:
     """The manifest of a prepared corpus.
 
     Raises:
-        PrepError: there is none, it is no JSON, or its format is not the one of this version.
+        PrepError: there is none, its format is not the one of this version, or it is not as it was written.
     """
     path = folder / MANIFEST
     if not path.is_file():
         raise PrepError(f"{folder} is not a prepared corpus (no {MANIFEST}): prepare it with python -m data_prep.run")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        written, files = manifest["format"], manifest["files"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise PrepError(f"{path} is damaged: remove {folder} and prepare the corpus again") from error
-    if written != FORMAT or not isinstance(files, dict):
+    written = _format_of(path)
+    # Another format may be sealed otherwise, or not at all.
+    if written not in (None, FORMAT):
         raise PrepError(f"{path} has format {written}, this version reads {FORMAT}: prepare the corpus again")
-    return manifest
+    try:
+        return read_sealed(path)
+    except Damaged as error:
+        raise _to_be_prepared_again(folder, error) from error
+
+
+def _format_of(path: Path) -> int | None:
+    """The format that a manifest names; None where it cannot be read."""
+    try:
+        written = json.loads(path.read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return written if isinstance(written, int) else None
+
+
+def _to_be_prepared_again(folder: Path, error: Damaged) -> PrepError:
+    return PrepError(f"{error}: remove {folder} and prepare the corpus again")

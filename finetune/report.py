@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.prepared import write_text
+from data_prep.files import write_text
 
 # A wider table does not fit a terminal.
 _MOST_COLUMNS = 12

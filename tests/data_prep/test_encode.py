@@ -22,6 +22,7 @@ from data_prep.encode import (
     id_dtype,
     submitter,
 )
+from data_prep.sealed import Damaged
 
 BLOCK_BYTES = 400
 INVISIBLE = "\u200b"
@@ -114,11 +115,11 @@ def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_token
     store = BlockStore(tmp_path / "blocks")
     for path in one_worker.folder.iterdir():
         (store.folder / path.name).write_bytes(path.read_bytes())
-    total = len(list(store.folder.iterdir()))
-    missing = store.path("train", 3)
-    missing.unlink()
+    total = len(list(store.folder.glob("*.npz")))
     # What a killed run leaves behind.
-    missing.with_suffix(".tmp").write_bytes(b"half")
+    unfinished = store.path("train", 3)
+    unfinished.write_bytes(unfinished.read_bytes()[:99])
+    unfinished.with_suffix(".json").unlink()
     submitted = []
     with ThreadPoolExecutor(2) as executor:
         submit = submitter(executor, small_tokenizer, RULES, "en")
@@ -166,7 +167,7 @@ def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small
         bad = [*cut_blocks(documents, BLOCK_BYTES)][:3] + [("train", [[None]])]
         with pytest.raises(TypeError):
             encode(bad, store, submit, in_flight=1)
-        done = sorted(path.name for path in store.folder.iterdir())
+        done = sorted(path.name for path in store.folder.glob("*.npz"))
         assert done == ["train-00000.npz", "train-00001.npz", "train-00002.npz"]
         assert encode([*cut_blocks(documents, BLOCK_BYTES)], store, submit, in_flight=1) == 3
 
@@ -279,12 +280,29 @@ def test_shards_have_their_least_size_and_two_documents(shapes, shard_bytes):
 def test_a_saved_block_comes_back_whole(tmp_path):
     block = block_of([[3, 4], [5]], 65_535)
     block_of([[1]], 1).save(tmp_path / "block.npz")
-    with open(tmp_path / "block.npz", "rb") as opened_before:
-        block.save(tmp_path / "block.npz")
-        # Written beside and put in its place: a killed run leaves the old file or the new one.
-        assert np.load(opened_before)["ids"].tolist() == [1]
+    block.save(tmp_path / "block.npz")
     loaded = Block.load(tmp_path / "block.npz")
     assert as_lists(loaded) == as_lists(block)
     assert loaded.ids.dtype == np.uint16
-    assert [path.name for path in tmp_path.iterdir()] == ["block.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["block.json", "block.npz"]
     assert set(asdict(block)) == set(NAMES)
+
+
+@given(st.data())
+def test_a_damaged_block_is_not_taken_for_a_whole_one(tmp_path_factory, data):
+    store = BlockStore(tmp_path_factory.mktemp("blocks"))
+    path = store.path("train", 0)
+    block_of([[3, 4], [5]], 9).save(path)
+    assert store.holds(path)
+    damaged = data.draw(st.sampled_from([path, path.with_suffix(".json")]))
+    content = bytearray(damaged.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        del content[place:]
+    else:
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    damaged.write_bytes(content)
+    assert not store.holds(path)
+    with pytest.raises(Damaged) as error:
+        list(store.blocks("train"))
+    assert str(damaged) in str(error.value)

@@ -47,6 +47,38 @@ def test_unpacking_gives_back_what_was_packed(shard_of, batch):
         assert packed.position_ids[place].tolist() == list(range(len(a) + 2 + (len(b) + 1 if b else 0)))
 
 
+def unpacked(ids, starts, types) -> list[tuple[list[int], list[int]]]:
+    """A and B of each example, from what is in the batch alone; the special tokens are checked and dropped."""
+    found = []
+    for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        a, b = (ids[start:end][types[start:end] == segment].tolist() for segment in (0, 1))
+        assert (a[0], a[-1], b[-1:]) == (CLS, SEP, [SEP] if b else [])
+        found.append((a[1:-1], b[:-1]))
+    return found
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=2, max_size=12),
+    st.integers(8, 64),
+    st.randoms(use_true_random=False),
+)
+def test_ids_starts_and_types_give_back_a_and_b_of_every_pair(shard_of, documents, length, chance):
+    tokens = sum(map(sum, documents))
+    shard = shard_of(documents, (5 + np.arange(tokens)).astype(np.uint16))
+    rows = pairs(shard, length, 1, 0, np.ones(5 + tokens, dtype=bool))
+    order = np.array(chance.sample(range(len(rows)), len(rows)))
+    examples = Examples.of(0, rows, example_keys(0, np.arange(len(rows)), 1, 0))[order]
+    packed = pack([shard], examples, CLS, SEP)
+    expected = [
+        (list(range(5 + a, 5 + a + a_length)), list(range(5 + b, 5 + b + b_length)))
+        for a, a_length, b, b_length in zip(
+            *(column[order].tolist() for column in (rows.a_start, rows.a_length, rows.b_start, rows.b_length)),
+            strict=True,
+        )
+    ]
+    assert unpacked(packed.input_ids, packed.sequence_starts, packed.token_type_ids) == expected
+
+
 def test_arrays_are_int64_even_from_small_ids(shard_of):
     packed = pack(
         [shard_of([[4]], np.array([65_535, 9, 8, 7], dtype=np.uint16))],

@@ -2,10 +2,8 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -112,30 +110,6 @@ def test_the_folder_may_be_moved(prepared, tmp_path):
     assert moved.digest == prepared.digest
     for name, content in digests(moved.folder).items():
         assert str(prepared.folder.parent).encode() not in content, name
-
-
-def test_an_interrupted_preparation_goes_on(prepared, corpus, tmp_path):
-    out = tmp_path / "out"
-    program = (
-        "import sys, data_prep.preparation as p, data_prep.encode as e; "
-        "p.cut_blocks = lambda d: e.cut_blocks(d, 2000); "
-        "keep = e._keep; "
-        "e._keep = lambda *a: (keep(*a), __import__('time').sleep(0.05)); "
-        "from data_prep.run import main; main(sys.argv[1:])"
-    )
-    given = [f"--corpus={corpus}", "--vocab-size=256", "--workers=1", "--sequence-length=32", f"--out={out}"]
-    process = subprocess.Popen([sys.executable, "-c", program, *given], cwd=ROOT, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(list((out / ".work" / "blocks").glob("*.npz"))) < 5:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (out / "prepared.json").exists()
-    done = subprocess.run([sys.executable, "-c", program, *given], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "Going on with an interrupted preparation" in done.stdout
-    assert "blocks were encoded before the interruption" in done.stdout
-    assert digests(out) == digests(prepared.folder)
 
 
 def test_a_validation_corpus_is_held_out_whole_and_leaves_training(corpus, tmp_path):
