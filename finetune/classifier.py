@@ -9,10 +9,11 @@ from typing import get_args
 
 import numpy as np
 
-from data_prep.prepared import write_json
+from data_prep.files import write_json
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.build import precision_context
+from pretrain.distributed import World
 
 from .data import BatchMaker
 from .errors import FinetuneError
@@ -98,7 +99,8 @@ class TextClassifier:
         """The probability of each label for each text: float32 [n, C]."""
         length, long_text = self.facts.sequence_length, self.facts.long_text
         encoded = task.encode(examples, self.labels, self.tokenizer, length, long_text)
-        return probabilities(self.model, BatchMaker(encoded, self.tokenizer, self._tokens_at_once), self._precision)
+        maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
+        return probabilities(self.model, maker, self._precision, World())
 
 
 def open_classifier(folder: Path) -> BertForSequenceClassification:

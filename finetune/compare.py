@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command_line
+from data_prep.files import write_json, write_text
 from data_prep.preparation import say
-from data_prep.prepared import write_json, write_text
+from pretrain.distributed import World, joined
+from pretrain.interruption import Interruption
 from pretrain.output import claimed
-from pretrain.resolve import SETTINGS_FILE, as_before
+from pretrain.resolve import SETTINGS_FILE, agreed, as_before, find_device
 
 from . import baselines
 from .dataset import Dataset, read_dataset
@@ -32,27 +35,35 @@ def compare(settings: FinetuneSettings) -> Path:
     {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
     """
     out = out_folder(settings)
-    settings = as_before(settings, out, MAY_DIFFER) or settings
-    runs = named_runs(replace(settings, out=str(out)))
-    with claimed(out):
-        dataset = read_dataset(settings)
-        write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
-        models = {}
-        for name, run in runs.items():
-            say(f"\n=== {name}")
-            with claimed(Path(run.out)):
-                models[name] = run_seeds(run, Path(run.out), dataset)
-        say(f"\n=== {TFIDF}, {MAJORITY}")
-        models |= run_baselines(settings, dataset)
-        results = table_of(models, "test" if dataset.test else "validation")
-        table = comparison_table(results, settings.seeds)
-        write_text(out / "comparison.md", table)
-        write_json(out / "results.json", results)
-        say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
+    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+        settings = agreed(settings, world, lambda: as_before(settings, out, MAY_DIFFER) or settings)
+        runs = named_runs(replace(settings, out=str(out)), world)
+        with claimed(out) if world.is_main else nullcontext():
+            dataset = read_dataset(settings)
+            if world.is_main:
+                write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
+            models = {}
+            for name, run in runs.items():
+                say(f"\n=== {name}")
+                with claimed(Path(run.out)) if world.is_main else nullcontext():
+                    models[name] = run_seeds(run, Path(run.out), dataset, world, interruption)
+            if world.is_main:
+                write_comparison(settings, out, dataset, models)
     return out
 
 
-def named_runs(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
+def write_comparison(settings: FinetuneSettings, out: Path, dataset: Dataset, models: dict[str, dict]) -> None:
+    """Add the baselines to the models' results; write and say the table."""
+    say(f"\n=== {TFIDF}, {MAJORITY}")
+    models = models | run_baselines(settings, dataset)
+    results = table_of(models, "test" if dataset.test else "validation")
+    table = comparison_table(results, settings.seeds)
+    write_text(out / "comparison.md", table)
+    write_json(out / "results.json", results)
+    say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
+
+
+def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSettings]:
     """The settings of each model's run, the first one `--model`, by a name that no other has.
 
     Raises:
@@ -74,7 +85,7 @@ def named_runs(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
         place = Path(settings.out) / _folder_name(name)
         run = replace(settings, model=folder, from_scratch=is_scratch, compare=(), out=str(place))
         # A seed goes on with what was chosen for the others of its model, also on another machine.
-        runs[name] = resolve(as_before(run, place, MAY_DIFFER) or run)
+        runs[name] = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
     return runs
 
 

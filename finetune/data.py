@@ -13,7 +13,7 @@ from data_prep.prepared import Shard
 from data_prep.random_keys import keys
 from data_prep.wordpiece import WordPieceTokenizer
 from model import PackedBatch
-from pretrain.batches import Position
+from pretrain.batches import Position, divided, empty_sequence
 
 from .long_text import LongText, fitted, head_tail, windows
 
@@ -155,26 +155,49 @@ class BatchMaker:
 
     Args:
         micro_batch_tokens: most tokens of a micro-batch; a longer sequence is a batch of its own.
+        places: where the row of each text is, for `identify`.
     """
 
-    def __init__(self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int):
+    def __init__(
+        self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int, places: Sequence[str] = ()
+    ):
         self.encoded, self.tokenizer, self.micro_batch_tokens = encoded, tokenizer, micro_batch_tokens
+        self.places = places
         self._bounds = np.searchsorted(encoded.text, np.arange(encoded.num_texts + 1))
         self._shards = [Shard(0, encoded.ids, np.empty(0, np.int32), np.empty(0, np.int32))]
         self._lengths = encoded.sequences.lengths()
 
-    def micro_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
-        """The sequences (their numbers) of these texts and a batch of them, similar lengths together."""
+    def lengths(self, texts: np.ndarray) -> np.ndarray:
+        """Tokens of each text, all its windows together."""
+        return self.encoded.lengths()[texts]
+
+    def longest(self, texts: np.ndarray) -> int:
+        """Tokens of the longest sequence of these texts."""
+        return int(self._lengths[self._sequences(texts)].max(initial=0))
+
+    def _sequences(self, texts: np.ndarray) -> np.ndarray:
         chosen = [np.arange(self._bounds[text], self._bounds[text + 1]) for text in texts]
-        sequences = np.concatenate(chosen)
+        return np.concatenate([np.zeros(0, np.int64), *chosen])
+
+    def sequences(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
+        """The sequences (their numbers) of these texts and a batch of them, similar lengths together."""
+        sequences = self._sequences(texts)
         sequences = sequences[np.argsort(self._lengths[sequences], kind="stable")]
-        first, tokens = 0, 0
-        for place, length in enumerate(self._lengths[sequences].tolist()):
-            if place > first and tokens + length > self.micro_batch_tokens:
-                yield sequences[first:place], self.packed(sequences[first:place])
-                first, tokens = place, 0
-            tokens += length
-        yield sequences[first:], self.packed(sequences[first:])
+        for chosen in divided(self._lengths[sequences], self.micro_batch_tokens):
+            yield sequences[chosen], self.packed(sequences[chosen])
+
+    def micro_batches(self, texts: np.ndarray) -> Iterator[LabelledBatch]:
+        """The batches of `sequences` alone."""
+        return (batch for _, batch in self.sequences(texts))
+
+    def nothing(self) -> LabelledBatch:
+        """A batch without a target, for a process that has no text but takes part in a step."""
+        labels = {"labels": torch.zeros(1, dtype=torch.int64), "weights": torch.zeros(1)}
+        return LabelledBatch(**empty_sequence(self.tokenizer), next_sentence_labels=torch.tensor([-100]), **labels)
+
+    def identify(self, texts: np.ndarray) -> list[str]:
+        """Where the rows of the texts are, as for a person: "train.jsonl:17"."""
+        return [self.places[text] for text in texts]
 
     def packed(self, sequences: np.ndarray) -> LabelledBatch:
         """One packed batch of sequences by number."""
@@ -197,21 +220,30 @@ class BatchMaker:
         )
 
 
-class Batches:
-    """What the loop draws from: global batches of texts as lists of micro-batches, epoch after epoch.
+class TextStream:
+    """Global batches of texts by number, epoch after epoch, for `pretrain.batches.Batches`.
 
-    An epoch takes every text once; one of its batches may be smaller. `position.example` counts texts.
+    An epoch takes every text once; one of its batches may be smaller. `Position.example` counts texts.
     """
 
-    def __init__(self, maker: BatchMaker, batch_size: int, seed: int, start: Position):
-        self.maker, self.batch_size, self.seed = maker, batch_size, seed
-        self.position = start
-        self._order = self._batches_of(start.epoch)
-        self._next = int(np.searchsorted(np.cumsum([len(batch) for batch in self._order]), start.example, "right"))
+    def __init__(self, encoded: Encoded, seed: int):
+        self.encoded, self.seed = encoded, seed
 
-    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+    def batches(self, batch_size: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
+        """The batches from `start` on, each with the position after it."""
+        epoch, example = start.epoch, start.example
+        while True:
+            done = 0
+            for texts in self._batches_of(epoch, batch_size):
+                done += len(texts)
+                if done > example:
+                    is_last = done == self.encoded.num_texts
+                    yield texts, Position(epoch + 1) if is_last else Position(epoch, example=done)
+            epoch, example = epoch + 1, 0
+
+    def _batches_of(self, epoch: int, size: int) -> list[np.ndarray]:
         """The batches of an epoch: texts at random, sorted by length within so many batches, batches at random."""
-        lengths, count, size = self.maker.encoded.lengths(), self.maker.encoded.num_texts, self.batch_size
+        lengths, count = self.encoded.lengths(), self.encoded.num_texts
         order = np.argsort(keys(self.seed, "texts", epoch, np.arange(count)), kind="stable")
         window = size * max(1, min(BATCHES_SORTED, count // size // 4))
         batches = []
@@ -221,17 +253,6 @@ class Batches:
             batches += [part[start : start + size] for start in range(0, len(part), size)]
         return [batches[i] for i in np.argsort(keys(self.seed, "batches", epoch, np.arange(len(batches))))]
 
-    def __next__(self) -> list[LabelledBatch]:
-        texts = self._order[self._next]
-        self._next += 1
-        epoch, example = self.position.epoch, self.position.example + len(texts)
-        if self._next == len(self._order):
-            epoch, example, self._next = epoch + 1, 0, 0
-            self._order = self._batches_of(epoch)
-        self.position = Position(epoch, example)
-        return [batch for _, batch in self.maker.micro_batches(texts)]
-
-    @property
-    def epochs(self) -> float:
+    def epochs(self, position: Position) -> float:
         """How many times the texts have been used, as a fraction."""
-        return self.position.epoch + self.position.example / self.maker.encoded.num_texts
+        return position.epoch + position.example / self.encoded.num_texts

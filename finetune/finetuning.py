@@ -3,19 +3,22 @@
 import hashlib
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
 from data_prep import command_line
+from data_prep.files import file_digest, write_json, write_text
 from data_prep.preparation import say
-from data_prep.prepared import file_digest, write_json, write_text
 from data_prep.wordpiece import WordPieceTokenizer
-from pretrain.checkpoint import commit_folder
+from pretrain.distributed import World, joined
+from pretrain.folder import whole_folder
+from pretrain.interruption import Interruption
 from pretrain.output import claimed
 from pretrain.progress import clock
-from pretrain.resolve import SETTINGS_FILE, as_before
+from pretrain.resolve import SETTINGS_FILE, agreed, as_before, find_device
 
 from . import report
 from .data import Encoded
@@ -39,32 +42,39 @@ def finetune(settings: FinetuneSettings) -> Path:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
     """
     out = out_folder(settings)
-    settings = as_before(settings, out, MAY_DIFFER) or settings
-    settings = resolve(settings)
-    with claimed(out):
-        run_seeds(settings, out, read_dataset(settings))
+    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+        settings = agreed(settings, world, lambda: resolve(as_before(settings, out, MAY_DIFFER) or settings))
+        with claimed(out) if world.is_main else nullcontext():
+            run_seeds(settings, out, read_dataset(settings), world, interruption)
     return out
 
 
-def run_seeds(settings: FinetuneSettings, out: Path, dataset: Dataset) -> dict:
+def run_seeds(
+    settings: FinetuneSettings, out: Path, dataset: Dataset, world: World, interruption: Interruption
+) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
     settings = with_budget(settings, len(dataset.train))
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    refuse_fewer_seeds(out, seeds)
     material = prepare(settings, dataset)
-    finished = finished_results(out, seeds, material.digest)
-    if finished:
+
+    def finished() -> dict | None:
+        refuse_fewer_seeds(out, seeds)
+        return finished_results(out, seeds, material.digest)
+
+    results = world.first(finished)
+    if results:
         say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
-        return finished
-    write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+        return results
+    if world.is_main:
+        write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
     introduce(settings)
     found = []
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
-        found.append(SeedTraining(settings, seed, out / _seed(seed), material).results())
+        found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
     best = min(found, key=lambda results: judge(results["validation"], settings.metric))
-    return Results(settings, out, dataset, found, best).write()
+    return world.first(lambda: Results(settings, out, dataset, found, best).write())
 
 
 def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
@@ -191,12 +201,11 @@ class Results:
         return float((self.gold == train.argmax()).mean())
 
     def _write_final(self, results: dict) -> None:
-        temporary = self.out / ".final.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(self.seed_folder / "model", temporary)
-        card = model_card(model_config(str(temporary)), results, self.dataset.columns.texts, self.settings)
-        write_text(temporary / "README.md", card)
-        commit_folder(temporary, self.out / "final")
+        model = self.seed_folder / "model"
+        card = model_card(model_config(str(model)), results, self.dataset.columns.texts, self.settings)
+        with whole_folder(self.out / "final", sum(path.stat().st_size for path in model.iterdir())) as folder:
+            shutil.copytree(model, folder, dirs_exist_ok=True)
+            write_text(folder / "README.md", card)
 
     def _say(self, results: dict, matrix: np.ndarray) -> None:
         say(f"\n{report.scores_table(results['validation'], results['test'])}")

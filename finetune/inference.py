@@ -7,27 +7,32 @@ import numpy as np
 import torch
 
 from model import BertForSequenceClassification
+from pretrain.batches import share
+from pretrain.distributed import World
 
 from .data import BatchMaker
 
 
 @torch.inference_mode()
 def probabilities(
-    model: BertForSequenceClassification, maker: BatchMaker, precision: Callable[[], AbstractContextManager]
+    model: BertForSequenceClassification,
+    maker: BatchMaker,
+    precision: Callable[[], AbstractContextManager],
+    world: World,
 ) -> np.ndarray:
     """The probability of each class for each text, the mean over its windows: float32 [n, C].
 
-    Dropout is off; the model's mode is put back.
+    The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
     """
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
     found = np.zeros((encoded.num_texts, model.config.num_labels), dtype=np.float32)
-    for sequences, batch in maker.micro_batches(np.arange(encoded.num_texts)):
+    for sequences, batch in maker.sequences(share(encoded.lengths(), world)):
         with precision():
             logits = model(batch.to(device)).logits
         each = logits.float().softmax(-1).cpu() * batch.weights[:, None]
         np.add.at(found, encoded.text[sequences], each.numpy())
     model.train(was_training)
-    return found
+    return world.sum_tensor(torch.from_numpy(found)).numpy()

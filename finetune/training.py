@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,20 +12,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_prep.files import write_json
 from data_prep.preparation import say
-from data_prep.prepared import write_json
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
-from pretrain.batches import Position
+from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
-from pretrain.build import make_optimizer, precision_context
-from pretrain.checkpoint import Checkpoints, commit_folder, load_optimizer, read_state, save_model_folder
-from pretrain.loop import Counters, Run, evaluate_and_save, train
-from pretrain.optimizer import schedule
-from pretrain.progress import MetricsFile, Progress
+from pretrain.build import LossSums, make_optimizer, precision_context
+from pretrain.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.distributed import World
+from pretrain.folder import whole_folder
+from pretrain.interruption import Interruption
+from pretrain.loop import Counters, Run, record_evaluation, train
+from pretrain.optimizer import Schedule
+from pretrain.progress import MetricsFile, Progress, Silence
 
 from .classifier import Facts, TextClassifier, open_classifier
-from .data import Batches, BatchMaker, Encoded
+from .data import BatchMaker, Encoded, TextStream
 from .dataset import Dataset
 from .errors import FinetuneError
 from .inference import probabilities
@@ -59,30 +63,30 @@ class SeedTraining:
         out: its own folder: checkpoints/ while it trains, then model/, results.json and probabilities.npz.
     """
 
-    def __init__(self, settings: FinetuneSettings, seed: int, out: Path, material: Material):
+    def __init__(self, settings: FinetuneSettings, seed: int, out: Path, material: Material, world: World,
+                 interruption: Interruption):  # fmt: skip
         self.settings, self.seed, self.out, self.material = settings, seed, out, material
+        self.world, self.interruption = world, interruption
         self.precision = precision_context(settings.device, settings.precision)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
-        self.train_maker = self._maker(material.train)
-        self.validation_maker = self._maker(material.validation)
         self.gold = material.validation.labels()
 
-    def _maker(self, encoded: Encoded) -> BatchMaker:
-        return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens)
+    def _maker(self, encoded: Encoded, places: Sequence[str] = ()) -> BatchMaker:
+        return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens, places)
 
     def results(self) -> dict:
         """The results, of a seed that is finished from its file, else by training."""
-        path = self.out / "results.json"
-        if path.exists():
-            return self._found(path)
-        self.out.mkdir(exist_ok=True)
+        found = self.world.first(self._found)
+        if found:
+            return found
         run = self._run()
-        results = self._finish(run)
-        write_json(path, results)
-        shutil.rmtree(self.checkpoints.folder)
-        return results
+        return self.world.first(lambda: self._finish(run))
 
-    def _found(self, path: Path) -> dict:
+    def _found(self) -> dict | None:
+        path = self.out / "results.json"
+        if not path.exists():
+            self.out.mkdir(exist_ok=True)
+            return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             digest = found["data"]
@@ -96,24 +100,22 @@ class SeedTraining:
         return found
 
     def _run(self) -> Run:
-        latest = self.checkpoints.latest()
-        model, state = self._open(latest) if latest else (self._fresh_model(), {})
+        newest = self.world.first(lambda: str(self.checkpoints.newest_intact() or ""))
+        model, state = self._open(Path(newest)) if newest else (self._fresh_model(), {})
         model.to(self.settings.device)
         if self.settings.freeze_encoder:
             model.freeze_encoder()
         optimizer = make_optimizer(self.settings, model)
-        if latest:
-            load_optimizer(latest, optimizer)
-            say(f"Going on from {latest}.")
+        if newest:
+            load_optimizer(Path(newest), optimizer)
+            say(f"Going on from {newest}.")
         run = self._make_run(model, optimizer, state)
         start = Position(**state.get("position", {}))
-        batches = Batches(self.train_maker, self.settings.batch_size, self.seed, start)
-        learned = task.objective(
-            self.material.train, len(self.material.dataset.labels), self.settings.class_weights == "balanced"
-        )
-        train(run, batches, learned, self._evaluate)
+        maker = self._maker(self.material.train, [example.place for example in self.material.dataset.train])
+        stream = TextStream(self.material.train, self.seed)
+        train(run, Batches(stream, maker, self.settings.batch_size, start, self.world), self._evaluate)
         if run.counters.evaluations < run.evaluations and not run.has_stalled():
-            evaluate_and_save(run, batches.position, self._evaluate)
+            record_evaluation(run, self._evaluate(model))
         run.progress.close()
         return run
 
@@ -135,7 +137,8 @@ class SeedTraining:
         return open_classifier(checkpoint), state
 
     def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:
-        return task.metrics(self.gold, probabilities(model, self.validation_maker, self.precision))
+        maker = self._maker(self.material.validation)
+        return task.metrics(self.gold, probabilities(model, maker, self.precision, self.world))
 
     def _summary(self, results: dict[str, float]) -> str:
         shown = dict.fromkeys(["accuracy", "macro_f1", self.settings.metric, "loss"])
@@ -143,28 +146,37 @@ class SeedTraining:
 
     def _make_run(self, model, optimizer, state: dict) -> Run:
         settings, budget = self.settings, Budget.parse(self.settings.budget)
-        rate = schedule(settings.schedule, settings.warmup)
-        reserve = self._reserve(model, budget)
-        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_rows", 0))
+        learned = task.objective(
+            self.material.train, len(self.material.dataset.labels), settings.class_weights == "balanced"
+        )
         return Run(
             model=model,
+            loss_sums=self.world.parallel(LossSums(model, learned)),
+            counts=learned.counts,
             optimizer=optimizer,
             budget=budget,
-            rate=lambda progress: settings.learning_rate * rate(progress),
+            schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
+            learning_rate=settings.learning_rate,
             precision=self.precision,
             device=torch.device(settings.device),
             checkpoints=self.checkpoints,
-            progress=Progress(metrics, settings.log_every, self._summary, lambda rows: None),
+            progress=self._progress(state) if self.world.is_main else Silence(),
             clip_norm=settings.clip_norm,
             evaluations=settings.evaluations,
             judge=partial(judge, metric=settings.metric),
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=self.seed,
             patience=settings.patience,
-            reserve=reserve,
+            reserve=self._reserve(model, budget),
             describe={"data": self.material.digest},
             counters=Counters(**state["counters"]) if state else Counters(),
+            world=self.world,
+            interruption=self.interruption,
         )
+
+    def _progress(self, state: dict) -> Progress:
+        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
+        return Progress(metrics, self.settings.log_every, self._summary, lambda rows: None)
 
     def _reserve(self, model, budget: Budget) -> float:
         """Seconds of a time budget that the last evaluation and checkpoint will take.
@@ -176,7 +188,8 @@ class SeedTraining:
             return 0.0
         began = time.monotonic()
         self._evaluate(model)
-        reserve = time.monotonic() - began + _SAVING
+        seconds = time.monotonic() - began
+        reserve = self.world.first(lambda: seconds) + _SAVING
         if reserve > budget.amount / 2:
             raise FinetuneError(
                 f"reading the validation texts once takes {reserve:.0f} s of a --budget of {budget.amount:.0f} s: give "
@@ -187,19 +200,17 @@ class SeedTraining:
     def _finish(self, run: Run) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
-        folder, temporary = self.out / "model", self.out / ".model.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
         best = open_classifier(self.checkpoints.path(run.counters.best_step))
-        save_model_folder(best, self.material.tokenizer, temporary, model_max_length=settings.sequence_length)
-        Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(temporary)
-        commit_folder(temporary, folder)
-        classifier = TextClassifier(folder, settings.device)
+        with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
+            save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
+            Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(folder)
+        classifier = TextClassifier(self.out / "model", settings.device)
         held_out = {"validation": dataset.validation, "test": dataset.test}
         found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
         np.savez(self.out / ".probabilities.npz", **found)
         os.replace(self.out / ".probabilities.npz", self.out / "probabilities.npz")
         scores = {name: task.metrics(task.classes(held_out[name], dataset.labels), p) for name, p in found.items()}
-        return {
+        results = {
             "validation": scores["validation"],
             "test": scores.get("test"),
             "seed": self.seed,
@@ -207,6 +218,11 @@ class SeedTraining:
             "steps": run.counters.step,
             "epochs": run.counters.epochs,
             "seconds": round(run.seconds(), 1),
+            "saving_seconds": round(run.counters.saving_seconds, 2),
             "skipped_steps": run.counters.skipped,
+            "loss_spikes": run.counters.spikes,
             "data": self.material.digest,
         }
+        write_json(self.out / "results.json", results)
+        shutil.rmtree(self.checkpoints.folder)
+        return results

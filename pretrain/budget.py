@@ -42,7 +42,6 @@ class Budget:
         """Whether progress is counted, so that a run can be repeated bit for bit, or measured by the clock."""
         return self.unit != "seconds"
 
-    def progress(self, seconds: float, steps: int, epochs: float, tokens: int) -> float:
-        """Share of the budget that is used up, at most 1."""
-        used = {"seconds": seconds, "steps": steps, "epochs": epochs, "tokens": tokens}[self.unit]
-        return min(1.0, used / self.amount)
+    def used(self, seconds: float, steps: int, epochs: float, tokens: int) -> float:
+        """How much of it is used, in its unit, at most all."""
+        return min(self.amount, {"seconds": seconds, "steps": steps, "epochs": epochs, "tokens": tokens}[self.unit])

@@ -8,15 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import log_unigram
 from data_prep.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining, BertModel, ModelError
+from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
 
 from .batches import BatchMaker, ExampleStream
 from .checkpoint import read_state
+from .distributed import World
 from .errors import PretrainError
 from .evaluate import Evaluation
 from .objective import PretrainingObjective
@@ -137,6 +138,13 @@ def precision_context(device: str, precision: str) -> Callable[[], AbstractConte
     return partial(torch.autocast, device, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
+def freeze_unused(model: BertForPreTraining, objective: PretrainingObjective) -> None:
+    """Without next-sentence prediction nothing can be learned about pooler and NSP head."""
+    if "nsp" not in objective.names:
+        model.bert.pooler.requires_grad_(False)
+        model.nsp_head.requires_grad_(False)
+
+
 def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
     """MLM and NSP as asked, if the corpus has pairs."""
     if settings.objective == "mlm+nsp" and not prepared.next_sentence:
@@ -145,15 +153,31 @@ def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> Pret
 
 
 def make_data(
-    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
+    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective, world: World
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
     held_out = BatchMaker(prepared.validation, tokenizer, examples.masking, tokens)
     precision = precision_context(settings.device, settings.precision)
-    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision)
+    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
     return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
+
+
+class LossSums(nn.Module):
+    """An objective and its model as one module, so that DistributedDataParallel sees the whole forward pass.
+
+    Args:
+        objective: has `loss_sums(model, batch)`, see `PretrainingObjective`.
+    """
+
+    def __init__(self, model: nn.Module, objective):
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """Sums of losses by name: scalars with gradients."""
+        return self.objective.loss_sums(self.model, batch)
 
 
 def make_optimizer(settings: LoopSettings, model: nn.Module) -> Optimizer:

@@ -2,6 +2,7 @@
 
     checkpoints/step-00001000/           config.json, model.safetensors, tokenizer files
     checkpoints/step-00001000/training_state/state.json, optimizer.safetensors
+    checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
 """
 
 import json
@@ -10,20 +11,26 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
+from data_prep.preparation import say
+from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from data_prep.wordpiece import WordPieceTokenizer
 
 from .errors import PretrainError
+from .folder import remove_folder, whole_folder
 from .optimizer import Optimizer
 
+FORMAT = 2
 _STATE = "training_state"
+_MANIFEST = "manifest.json"
+# Config, tokenizer and state, generously.
+_SMALL_FILES = 4_000_000
 
 
 class Checkpoints:
-    """The checkpoints of one run: the latest few and the best.
+    """The checkpoints of one run: the latest few, and those that are named.
 
     Args:
         folder: where they are; made at the first save.
@@ -41,53 +48,86 @@ class Checkpoints:
         """Complete checkpoints, oldest first."""
         return sorted(self.folder.glob("step-" + "[0-9]" * 8))
 
-    def latest(self) -> Path | None:
-        return next(reversed(self.all()), None)
+    def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict, kept_steps: Iterable[int]) -> None:
+        """Write a checkpoint: it is there whole or not at all. Older ones go, but the last `keep` and `kept_steps`.
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict, best_step: int) -> Path:
-        """Write a checkpoint: it is there whole or not at all. Older ones than the last `keep` and the best go."""
-        for left_over in self.folder.glob(".step-*.tmp"):
-            shutil.rmtree(left_over)
-        final, temporary = self.path(step), self.folder / f".step-{step:08d}.tmp"
-        (temporary / _STATE).mkdir(parents=True)
-        save_model_folder(model, self.tokenizer, temporary)
+        Raises:
+            PretrainError: the disk is full; the checkpoints before are intact.
+        """
         tensors = {name: t.detach().cpu().contiguous() for name, t in optimizer.state_tensors().items()}
-        save_file(tensors, temporary / _STATE / "optimizer.safetensors")
-        (temporary / _STATE / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        commit_folder(temporary, final)
-        kept = {*self.all()[-self.keep :], self.path(best_step)}
+        size = num_bytes(model.parameters()) + num_bytes(tensors.values()) + _SMALL_FILES
+        with whole_folder(self.path(step), size) as folder:
+            save_model_folder(model, self.tokenizer, folder)
+            (folder / _STATE).mkdir()
+            save_file(tensors, folder / _STATE / "optimizer.safetensors")
+            text = json.dumps({"format": FORMAT, **state}, indent=2) + "\n"
+            (folder / _STATE / "state.json").write_text(text, encoding="utf-8")
+            files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+            write_sealed(folder / _STATE / _MANIFEST, {"files": file_facts(folder, files)})
+        kept = {*self.all()[-self.keep :], *map(self.path, kept_steps)}
         for old in (path for path in self.all() if path not in kept):
             remove_folder(old)
-        return final
+
+    def newest_intact(self, up_to: int | None = None) -> Path | None:
+        """The newest checkpoint (of a step up to `up_to`) whose files are those that were written, if there is one.
+
+        Damaged ones newer than it are said and renamed to damaged-step-..., so that they count no more.
+
+        Raises:
+            PretrainError: there are checkpoints, but all are damaged.
+        """
+        for left_over in self.folder.glob(".*.tmp"):
+            shutil.rmtree(left_over)
+        damage = None
+        for checkpoint in reversed(self.all()):
+            if up_to is not None and checkpoint > self.path(up_to):
+                continue
+            damage = damage_of(checkpoint)
+            if damage is None:
+                return checkpoint
+            aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(checkpoint, aside)
+            say(f"{damage}: not used, and renamed to {aside}.")
+        if damage:
+            raise PretrainError(f"no checkpoint in {self.folder} is intact ({damage}): give another --out")
+        return None
+
+    def remove_after(self, checkpoint: Path) -> None:
+        """Remove the checkpoints of later steps, the last one first."""
+        for later in reversed([path for path in self.all() if path > checkpoint]):
+            remove_folder(later)
+
+
+def damage_of(checkpoint: Path) -> str | None:
+    """What is wrong with the files of a checkpoint, None for an intact one."""
+    try:
+        check_files(checkpoint, read_sealed(checkpoint / _STATE / _MANIFEST)["files"])
+    except Damaged as damage:
+        return str(damage)
+    return None
+
+
+def num_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def read_state(checkpoint: Path, facts: Iterable[str]) -> dict:
-    """The state of a checkpoint: counters, position, metrics_rows, and these facts of the stage.
+    """The state of an intact checkpoint: what the loop wrote, and these facts of the stage.
 
     Raises:
-        PretrainError: it is missing or damaged.
+        PretrainError: it was written by another version.
     """
-    path = checkpoint / _STATE / "state.json"
-    try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        return {name: state[name] for name in ("counters", "position", "metrics_rows", *facts)}
-    except FileNotFoundError as error:
-        raise PretrainError(f"{path} is missing: remove {checkpoint} to go on from the checkpoint before it") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise PretrainError(f"{path} is damaged: remove {checkpoint} to go on from the checkpoint before it") from error
+    state = json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
+    wanted = ("counters", "position", "schedule", "metrics_bytes", *facts)
+    if state.get("format") != FORMAT or not all(name in state for name in wanted):
+        raise PretrainError(f"{checkpoint} was written by another version of this tool: give another --out")
+    return state
 
 
 def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
-    """Take up the optimizer's state from a checkpoint.
-
-    Raises:
-        PretrainError: it is missing or damaged.
-    """
-    path = checkpoint / _STATE / "optimizer.safetensors"
-    try:
-        optimizer.load_state_tensors(load_file(path))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise PretrainError(f"{path} is damaged: remove {checkpoint} to go on from the checkpoint before it") from error
+    """Take up the optimizer's state from an intact checkpoint."""
+    optimizer.load_state_tensors(load_file(checkpoint / _STATE / "optimizer.safetensors"))
 
 
 def save_model_folder(
@@ -105,24 +145,3 @@ def save_model_folder(
     tokenizer.save(folder, model_max_length or model.config.max_position_embeddings)
     if card is not None:
         (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def commit_folder(temporary: Path, final: Path) -> None:
-    """Give a finished folder its name, once all of it is on disk."""
-    for path in [*temporary.rglob("*"), temporary]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    if final.exists():
-        remove_folder(final)
-    os.replace(temporary, final)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
-    hidden = folder.with_name(f".{folder.name}.old.tmp")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.replace(folder, hidden)
-    shutil.rmtree(hidden)

@@ -1,21 +1,28 @@
-"""The plan before hours are spent: a sample of the corpus, two steps, one evaluation, and what the run will take."""
+"""The plan before hours are spent: a sample of the corpus, a few steps, one evaluation, and what the run will take."""
 
+import os
+import re
 import resource
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from data_prep.packing import Examples
 from data_prep.preparation import prepare_sample, say
 from data_prep.prepared import PreparedCorpus
 from model import parameter_count
 
-from .batches import Batches, Position
+from .batches import Batches, ExampleStream, Position
 from .budget import Budget
-from .build import make_data, make_model, make_objective, make_optimizer, precision_context
+from .build import LossSums, make_data, make_model, make_objective, make_optimizer, precision_context
+from .distributed import World
 from .loop import Run, step
 from .pretraining import base_config, with_batch_size
 from .progress import clock
@@ -24,8 +31,12 @@ from .settings import PretrainSettings
 
 SAMPLE_BYTES = 2_000_000
 # The first step warms up (memory, kernels); the second is timed.
-_STEPS = 2
-_EVALUATED = 64
+STEPS = 2
+# The longest examples of so many steps make the step that needs the most memory.
+SEARCHED = 8
+# On a CPU the memory of a run grows on for hundreds of steps, as freed blocks of other sizes cannot be used again: to
+# 1.13 to 1.36 times what the steps here need (measured).
+_GROWTH_ON_CPU = 1.2
 
 
 def dry_run(settings: PretrainSettings) -> None:
@@ -34,21 +45,46 @@ def dry_run(settings: PretrainSettings) -> None:
     with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
         prepared, share = _sample(settings, Path(folder))
         objective = make_objective(settings, prepared)
-        stream, maker, evaluation = make_data(settings, prepared, objective)
+        stream, maker, evaluation = make_data(settings, prepared, objective, World())
         settings = with_batch_size(settings, evaluation)
         model = make_model(settings, prepared).to(settings.device)
-        run = _bare_run(settings, model)
-        batches = Batches(stream, maker, settings.batch_size, Position())
-        for _ in range(_STEPS):
+        run = _bare_run(settings, model, objective)
+        batches = Batches(Rehearsal(stream), maker, settings.batch_size, Position(), World())
+        for _ in range(STEPS):
             start = time.monotonic()
-            step(run, next(batches), objective)
+            batches.draw()
+            step(run, batches)
             seconds = time.monotonic() - start
-        found = evaluation(model, _EVALUATED)
         corpus_tokens = round(stream.num_tokens / (share or 1.0))
-        tokens_a_step = run.counters.tokens / _STEPS
-        content_a_step = batches.position.content_tokens / _STEPS
+        tokens_a_step = run.counters.tokens / STEPS
+        content_a_step = batches.position.content_tokens / STEPS
+        batches.draw()
+        step(run, batches)
+        found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
     amount = f"{'at least' if share is None else 'about'} {corpus_tokens:,} tokens"
     _print_plan(settings, model, found, seconds, tokens_a_step, corpus_tokens / content_a_step, amount)
+
+
+class Rehearsal:
+    """A stream of the first batches of a run, and then one of long examples, which needs as much memory as any."""
+
+    def __init__(self, stream: ExampleStream):
+        self.stream = stream
+
+    def batches(self, batch_size: int, start: Position) -> Iterator[tuple[Examples, Position]]:
+        batches = self.stream.batches(batch_size, start)
+        yield from islice(batches, STEPS)
+        parts, positions = zip(*islice(batches, SEARCHED), strict=True)
+        examples = Examples.concatenate(parts)
+        yield examples[np.argsort(examples.lengths(), kind="stable")[-batch_size:]], positions[-1]
+
+    def epochs(self, position: Position) -> float:
+        return self.stream.epochs(position)
+
+
+def examples_at_once(examples: Examples, tokens: int) -> int:
+    """How many of the examples, from the first on, make a full micro-batch."""
+    return max(1, int(np.searchsorted(examples.lengths().cumsum(), tokens, side="right")))
 
 
 def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, float | None]:
@@ -59,15 +95,18 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
 
 
-def _bare_run(settings: PretrainSettings, model) -> Run:
+def _bare_run(settings: PretrainSettings, model, objective) -> Run:
     """A run that trains and records nothing."""
     optimizer = make_optimizer(settings, model)
     optimizer.set_learning_rate(settings.learning_rate * 0.01)
     return Run(
         model=model.train(),
+        loss_sums=LossSums(model, objective),
+        counts=objective.counts,
         optimizer=optimizer,
         budget=Budget.parse(settings.budget),
-        rate=lambda progress: 0.0,
+        schedule=None,
+        learning_rate=settings.learning_rate,
         precision=precision_context(settings.device, settings.precision),
         device=torch.device(settings.device),
         checkpoints=None,
@@ -82,6 +121,7 @@ def _bare_run(settings: PretrainSettings, model) -> Run:
 
 def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, amount) -> None:
     budget = Budget.parse(settings.budget)
+    needed, free = needed_memory(settings.device), free_memory(settings.device)
     steps = {
         "seconds": budget.amount / seconds,
         "steps": budget.amount,
@@ -97,17 +137,45 @@ def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, 
         ("speed", f"{tokens_a_step / seconds:,.0f} tokens/s, {seconds:.2f} s a step"),
         ("arithmetic", f"{settings.precision} on {settings.device}"),
         ("time", clock(budget.amount if budget.unit == "seconds" else steps * seconds)),
-        ("memory", f"{_peak_memory(settings.device) / 1e9:.1f} GB at most so far"),
+        ("memory", f"about {needed / 1e9:.1f} GB"),
         ("first held-out MLM loss", f"{found['mlm_loss']:.2f} (word frequencies: {found['unigram_entropy']:.2f})"),
     ]
     say("\nThe plan (nothing was kept):")
     for name, value in rows:
         say(f"  {name:<24}{value}")
+    if warning := memory_warning(needed, free, settings.micro_batch_tokens):
+        say(warning)
 
 
-def _peak_memory(device: str) -> int:
-    """Bytes: of the GPU where there is one, else of this process."""
+def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str | None:
+    """A sentence with the remedy where a run needs more memory (bytes) than there is."""
+    if needed <= free:
+        return None
+    return (
+        f"Warning: the run needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: lower "
+        f"--micro-batch-tokens (now {micro_batch_tokens:,}), or take a smaller --preset."
+    )
+
+
+def needed_memory(device: str) -> float:
+    """About how much a run will have needed at its end, in bytes: of the GPU where there is one, else of the process.
+
+    It has done a step of the longest examples and a full micro-batch of an evaluation, which nothing later exceeds.
+    """
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU
+
+
+def free_memory(device: str) -> int:
+    """How much this process may have in all, in bytes: what it has, and what is free. All there is, where that cannot
+    be told."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    page, facts = os.sysconf("SC_PAGE_SIZE"), Path("/proc/meminfo")
+    if not facts.exists():
+        return os.sysconf("SC_PHYS_PAGES") * page
+    available = re.search(r"MemAvailable:\s+(\d+) kB", facts.read_text())
+    resident = Path("/proc/self/statm").read_text().split()[1]
+    return int(available[1]) * 1024 + int(resident) * page

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from data_prep.pairs import example_keys, example_order, pairs
 from data_prep.preparation import HELD_OUT_SEED
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import cross_entropy, most_frequent_accuracy
-from model import BertForPreTraining
+from model import BertForPreTraining, PackedBatch
 
-from .batches import BatchMaker
+from .batches import BatchMaker, share
 from .budget import Budget
+from .distributed import World
 from .objective import PretrainingObjective
 
 MOST_EXAMPLES_DURING = 2_000
@@ -27,6 +29,9 @@ SHARE_DURING, SHARE_FINAL = 0.05, 0.05
 _LEAST_EXAMPLES = 64
 # A forward pass costs about a third of a training step.
 _TRAINING_COST = 3
+# What processes add up.
+_SUMS = ("mlm", "mlm_loss", "mlm_correct", "unigram_loss", "most_frequent_correct",
+         "nsp", "nsp_loss", "nsp_correct", "nsp_random")  # fmt: skip
 # Seconds kept for the last checkpoint.
 _SAVING = 1.0
 
@@ -51,6 +56,7 @@ class Evaluation:
         maker: of the validation part.
         sequence_length: as in training; the seed of pairs and masks is the same for all runs.
         precision: gives the context that the model computes in.
+        world: the processes that share an evaluation.
     """
 
     def __init__(
@@ -60,8 +66,9 @@ class Evaluation:
         maker: BatchMaker,
         sequence_length: int,
         precision: Callable[[], AbstractContextManager],
+        world: World,
     ):
-        self.prepared, self.objective, self.maker = prepared, objective, maker
+        self.prepared, self.objective, self.maker, self.world = prepared, objective, maker, world
         self.sequence_length, self.precision = sequence_length, precision
 
     @cached_property
@@ -88,36 +95,42 @@ class Evaluation:
         was_training = model.training
         model.eval()
         device = next(model.parameters()).device
-        sums: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        mlm_labels, nsp_labels = [], []
-        for batch in self.maker.micro_batches(self.examples[:count]):
-            mlm_labels.append(batch.masked_labels.numpy())
-            nsp_labels.append(batch.next_sentence_labels.numpy())
+        sums = Counter(dict.fromkeys(_SUMS, 0.0))
+        examples = self.examples[:count]
+        for batch in self.maker.micro_batches(examples[share(examples.lengths(), self.world)]):
+            sums.update(self._baseline_sums(batch))
             with torch.no_grad(), self.precision():
-                for name, value in self.objective.score_sums(model, batch.to(device)).items():
-                    sums[name] = sums.get(name, 0.0) + value
-            for name, value in self.objective.counts(batch).items():
-                counts[name] = counts.get(name, 0) + value
+                sums.update(self.objective.score_sums(model, batch.to(device)))
         model.train(was_training)
-        return self._results(sums, counts, np.concatenate(mlm_labels), np.concatenate(nsp_labels))
+        return self._results(dict(zip(_SUMS, self.world.sum([sums[name] for name in _SUMS]), strict=True)))
 
-    def _results(self, sums, counts, mlm_labels: np.ndarray, nsp_labels: np.ndarray) -> dict[str, float]:
-        loss = sums["mlm_loss"] / max(1, counts["mlm"])
+    def _baseline_sums(self, batch: PackedBatch) -> dict[str, float]:
+        """Numbers of targets, and what word frequencies alone and the most frequent answer reach on them."""
+        counts, labels = self.objective.counts(batch), batch.masked_labels.numpy()
         unigram = self.prepared.unigram_counts
+        return {
+            "mlm": counts["mlm"],
+            "nsp": counts.get("nsp", 0),
+            "unigram_loss": cross_entropy(unigram, labels) * len(labels),
+            "most_frequent_correct": most_frequent_accuracy(unigram, labels) * len(labels),
+            "nsp_random": int((batch.next_sentence_labels == 1).sum()),
+        }
+
+    def _results(self, sums: dict[str, float]) -> dict[str, float]:
+        masked, labelled = max(1, sums["mlm"]), sums["nsp"]
+        loss = sums["mlm_loss"] / masked
         results = {
             "mlm_loss": loss,
             "mlm_perplexity": math.exp(min(loss, 700.0)) if not math.isnan(loss) else loss,
-            "mlm_accuracy": sums["mlm_correct"] / max(1, counts["mlm"]),
-            "unigram_entropy": cross_entropy(unigram, mlm_labels),
-            "most_frequent_accuracy": most_frequent_accuracy(unigram, mlm_labels),
+            "mlm_accuracy": sums["mlm_correct"] / masked,
+            "unigram_entropy": sums["unigram_loss"] / masked,
+            "most_frequent_accuracy": sums["most_frequent_correct"] / masked,
         }
-        if counts.get("nsp"):
-            labelled = nsp_labels[nsp_labels >= 0]
-            share = float(labelled.mean())
-            results["nsp_loss"] = sums["nsp_loss"] / counts["nsp"]
-            results["nsp_accuracy"] = sums["nsp_correct"] / counts["nsp"]
-            results["nsp_majority"] = max(share, 1 - share)
+        if labelled:
+            random = sums["nsp_random"] / labelled
+            results["nsp_loss"] = sums["nsp_loss"] / labelled
+            results["nsp_accuracy"] = sums["nsp_correct"] / labelled
+            results["nsp_majority"] = max(random, 1 - random)
         return results
 
     def plan(
@@ -128,6 +141,7 @@ class Evaluation:
         For a counted budget this is arithmetic (`examples_in_budget`), for a time budget the speed is measured.
         """
         speed = 0.0 if budget.is_counted else self._examples_per_second(model)
+        speed = self.world.first(lambda: speed)
         allowed = examples_in_budget * _TRAINING_COST if budget.is_counted else budget.amount * speed
         wanted = (min(MOST_EXAMPLES_DURING, SHARE_DURING * allowed / evaluations), SHARE_FINAL * allowed)
         during, final = (min(len(self.examples), max(_LEAST_EXAMPLES, int(count))) for count in wanted)

@@ -1,7 +1,8 @@
-"""Optimizers by parameter role, and the learning-rate schedule as a function of progress."""
+"""Optimizers by parameter role, and the learning-rate schedule as a function of the budget used."""
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -115,24 +116,45 @@ def clip(parameters: list[Tensor], largest: float) -> Tensor:
     return nn.utils.clip_grad_norm_(parameters, largest, foreach=True)
 
 
-def schedule(kind: str, warmup: float) -> Callable[[float], float]:
-    """The learning rate as a share of its peak, as a continuous function of progress in [0, 1]; 0 at 1.
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a share of its peak: a continuous function of the amount of the budget that is used; 0 at
+    the end.
 
-    Args:
-        kind: "linear", "cosine", or "warmup-stable-decay" (Hu et al. 2024, section 4: falls in the last fifth).
-        warmup: share of the budget over which it rises linearly from 0.
+    All amounts are in the unit of the budget, so that a larger budget leaves the steps before as they were.
     """
 
-    def after(x: float) -> float:
-        if kind == "linear":
-            return 1 - x
-        if kind == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * x))
-        return min(1.0, (1 - x) / 0.2)
+    kind: str
+    """"linear", "cosine", or "warmup-stable-decay" (Hu et al. 2024, section 4: falls in the last fifth)."""
+    warmup: float
+    """Over which it rises linearly from 0."""
+    total: float
+    restart: float = 0.0
+    """Where a run that had decayed already went on with a larger budget: it rises from 0 again there."""
 
-    def factor(progress: float) -> float:
-        if progress < warmup:
-            return progress / warmup
-        return max(0.0, after((progress - warmup) / (1 - warmup)))
+    def __call__(self, used: float) -> float:
+        if used < self.warmup:
+            return used / self.warmup
+        return max(0.0, self._after_warmup(used)) * min(1.0, self._rise(used))
 
-    return factor
+    def _after_warmup(self, used: float) -> float:
+        left = (self.total - used) / (self.total - self.warmup)
+        if self.kind == "linear":
+            return left
+        if self.kind == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * (1 - left)))
+        return 1.0 if used < self.decay_start else (self.total - used) / (self.total - self.decay_start)
+
+    def _rise(self, used: float) -> float:
+        length = self.warmup * (self.total - self.restart) / self.total
+        return (used - self.restart) / length if self.restart and length else 1.0
+
+    @property
+    def decay_start(self) -> float:
+        """Where the decay of warmup-stable-decay begins."""
+        return self.warmup + 0.8 * (self.total - self.warmup)
+
+    def extended(self, total: float, used: float) -> Self:
+        """The schedule of a larger budget, of which `used` is done."""
+        stable_until = self.decay_start if self.kind == "warmup-stable-decay" else self.warmup
+        return replace(self, total=total, restart=self.restart if used <= stable_until else used)

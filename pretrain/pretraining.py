@@ -1,8 +1,8 @@
 """One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
 import json
-import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -10,24 +10,37 @@ from pathlib import Path
 import torch
 
 from data_prep import command_line
+from data_prep.files import write_json, write_text
 from data_prep.preparation import prepare, say
-from data_prep.prepared import PreparedCorpus, write_json, write_text
+from data_prep.prepared import PreparedCorpus
 from model import ModelError, parameter_count
 from model.huggingface import read_config
 
 from .batches import Batches, Position
 from .budget import Budget
-from .build import make_data, make_model, make_objective, make_optimizer, open_checkpoint, precision_context
-from .checkpoint import Checkpoints, commit_folder, load_optimizer, save_model_folder
+from .build import (
+    LossSums,
+    freeze_unused,
+    make_data,
+    make_model,
+    make_objective,
+    make_optimizer,
+    open_checkpoint,
+    precision_context,
+)
+from .checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from .distributed import World, joined
 from .errors import PretrainError
 from .evaluate import Evaluation, EvaluationPlan
+from .folder import whole_folder
+from .interruption import Interruption
 from .loop import Counters, Run, train
 from .model_card import model_card
-from .optimizer import schedule
+from .optimizer import Schedule
 from .output import claimed
 from .plots import draw_curves
-from .progress import MetricsFile, Progress, results_table, summary
-from .resolve import SETTINGS_FILE, as_before, automatic_batch_size, out_folder, resolve
+from .progress import MetricsFile, Progress, Silence, results_table, summary
+from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, find_device, out_folder, resolve
 from .settings import PretrainSettings
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
@@ -39,13 +52,20 @@ def pretrain(settings: PretrainSettings) -> Path:
 
     Raises:
         PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
+        Interrupted: a signal came.
     """
     out = out_folder(settings)
-    settings = as_before(settings, out) or settings
-    settings = resolve(settings, base_config(settings))
-    with claimed(out):
-        Pretraining(settings, out).run()
+    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+        settings = agreed(settings, world, lambda: resolved(settings, out))
+        with claimed(out) if world.is_main else nullcontext():
+            Pretraining(settings, out, world, interruption).run()
     return out
+
+
+def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
+    """The settings without `auto`, those of the run found in `out` included."""
+    settings = as_before(settings, out) or settings
+    return resolve(settings, base_config(settings))
 
 
 def base_config(settings: PretrainSettings):
@@ -67,12 +87,19 @@ def is_finished(settings: PretrainSettings, out: Path, corpus: str) -> bool:
         return False
 
 
-def open_corpus(settings: PretrainSettings, out: Path) -> PreparedCorpus:
-    """The prepared corpus that `--prepared` names, or the one of `--corpus`, prepared now unless it is there."""
-    if settings.prepared:
-        return PreparedCorpus(settings.prepared)
-    prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
-    return prepare(prep, settings.examples, out / "prepared")
+def open_corpus(settings: PretrainSettings, out: Path, world: World) -> PreparedCorpus:
+    """The prepared corpus that `--prepared` names, or the one of `--corpus`, prepared now unless it is there.
+
+    The main process prepares and checks it, the others wait.
+    """
+
+    def folder() -> str:
+        if settings.prepared:
+            return str(PreparedCorpus(settings.prepared).folder)
+        prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
+        return str(prepare(prep, settings.examples, out / "prepared").folder)
+
+    return PreparedCorpus(world.first(folder), verify=False)
 
 
 def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluation, corpus_tokens: int) -> float:
@@ -93,42 +120,59 @@ def with_batch_size(settings: PretrainSettings, evaluation: Evaluation) -> Pretr
 class Pretraining:
     """The parts of one run and the order in which they act."""
 
-    def __init__(self, settings: PretrainSettings, out: Path):
-        self.out = out
-        self.prepared = open_corpus(settings, out)
+    def __init__(self, settings: PretrainSettings, out: Path, world: World, interruption: Interruption):
+        self.out, self.world, self.interruption = out, world, interruption
+        self.prepared = open_corpus(settings, out, world)
         self.objective = make_objective(settings, self.prepared)
-        self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective)
+        self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective, world)
         self.settings = with_batch_size(settings, self.evaluation)
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
 
     def run(self) -> None:
-        if is_finished(self.settings, self.out, self.prepared.digest):
+        if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest)):
             say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
             return
-        latest = self.checkpoints.latest()
         began = time.monotonic()
-        if latest:
-            model, state = open_checkpoint(latest, self.settings, self.prepared)
-            say(f"Going on from {latest}.")
+        checkpoint = self.world.first(self._checkpoint)
+        if checkpoint:
+            model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared)
+            say(f"Going on from {checkpoint}.")
         else:
             model, state = make_model(self.settings, self.prepared), {}
+        freeze_unused(model, self.objective)
         model.to(self.settings.device)
         plan = self._evaluation_plan(model, state)
         optimizer = make_optimizer(self.settings, model)
-        if latest:
-            load_optimizer(latest, optimizer)
+        if checkpoint:
+            load_optimizer(Path(checkpoint), optimizer)
         # Nothing is written before all that was found has been read.
-        write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
-        run = self._make_run(model, optimizer, state, plan, 0.0 if latest else time.monotonic() - began)
+        if self.world.is_main:
+            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
+        run = self._make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
         self._introduce(run)
-        batches = Batches(self.stream, self.maker, self.settings.batch_size, Position(**state.get("position", {})))
-        train(run, batches, self.objective, partial(self.evaluation, count=plan.during))
-        if self.checkpoints.latest() != self.checkpoints.path(run.counters.step):
-            run.save(batches.position)
+        start = Position(**state.get("position", {}))
+        batches = Batches(self.stream, self.maker, self.settings.batch_size, start, self.world)
+        train(run, batches, partial(self.evaluation, count=plan.during))
         results = self.evaluation(model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
-        self._finish(run, results)
+        if self.world.is_main:
+            self._finish(run, results)
+
+    def _checkpoint(self) -> str | None:
+        """The checkpoint to go on from: the newest, or of a schedule that is extended the last one before its decay."""
+        newest = self.checkpoints.newest_intact()
+        if newest is None:
+            return None
+        state = read_state(newest, ())
+        before_decay = state["counters"]["before_decay"]
+        if before_decay is not None and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]:
+            earlier = self.checkpoints.newest_intact(up_to=before_decay)
+            if earlier and earlier != newest:
+                self.checkpoints.remove_after(earlier)
+                say(f"The budget has grown: {newest.name} had decayed, and is computed again without.")
+                newest = earlier
+        return str(newest)
 
     def _evaluation_plan(self, model, state: dict) -> EvaluationPlan:
         if "evaluation" in state:
@@ -138,18 +182,20 @@ class Pretraining:
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
     def _make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
-        settings = self.settings
+        settings, budget = self.settings, Budget.parse(self.settings.budget)
         counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
-        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_rows", 0))
-        return Run(
+        run = Run(
             model=model,
+            loss_sums=self.world.parallel(LossSums(model, self.objective)),
+            counts=self.objective.counts,
             optimizer=optimizer,
-            budget=Budget.parse(settings.budget),
-            rate=lambda progress: settings.learning_rate * schedule(settings.schedule, settings.warmup)(progress),
+            budget=budget,
+            schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
+            learning_rate=settings.learning_rate,
             precision=precision_context(settings.device, settings.precision),
             device=torch.device(settings.device),
             checkpoints=self.checkpoints,
-            progress=Progress(metrics, settings.log_every, summary, self._draw),
+            progress=self._progress(state) if self.world.is_main else Silence(),
             clip_norm=settings.clip_norm,
             evaluations=settings.evaluations,
             judge=lambda found: [found["mlm_loss"] + found.get("nsp_loss", 0.0)],
@@ -158,7 +204,16 @@ class Pretraining:
             reserve=plan.reserve,
             describe={"prepared": self.prepared.digest, "evaluation": asdict(plan)},
             counters=counters,
+            world=self.world,
+            interruption=self.interruption,
         )
+        if state:
+            run.take_up(Schedule(**state["schedule"]))
+        return run
+
+    def _progress(self, state: dict) -> Progress:
+        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
+        return Progress(metrics, self.settings.log_every, summary, self._draw)
 
     def _draw(self, rows: list[dict]) -> None:
         draw_curves(rows, self.out / "curves.png")
@@ -172,7 +227,9 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
-        if (self.out / "results.json").exists():
+        if run.world.size > 1:
+            say(f"{run.world.size} processes share each step.")
+        if run.schedule.restart:
             say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
 
     def _finish(self, run: Run, found: dict) -> None:
@@ -182,15 +239,16 @@ class Pretraining:
             "steps": run.counters.step,
             "tokens": run.counters.tokens,
             "seconds": round(run.seconds(), 1),
+            "saving_seconds": round(run.counters.saving_seconds, 2),
+            "processes": run.world.size,
             "skipped_steps": run.counters.skipped,
+            "loss_spikes": run.counters.spikes,
             "budget": self.settings.budget,
             "prepared": self.prepared.digest,
         }
         card = model_card(run.model.config, self.prepared.manifest, results, self.settings.prep.language)
-        temporary = self.out / ".final.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        save_model_folder(run.model, self.prepared.tokenizer, temporary, card)
-        commit_folder(temporary, self.out / "final")
+        with whole_folder(self.out / "final", num_bytes(run.model.parameters())) as folder:
+            save_model_folder(run.model, self.prepared.tokenizer, folder, card)
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(results)}\n")
         say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")

@@ -8,38 +8,36 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_prep.files import flush_to_disk
+
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20
 
 
 class MetricsFile:
-    """metrics.jsonl: a row every few steps, a row an evaluation.
+    """metrics.jsonl: a row every few steps, a row an evaluation, a row for a loss that stands out.
 
     Args:
-        num_rows: how many of the rows found are kept; those written after the checkpoint a run goes on from are not.
+        num_bytes: how much of the file found is kept; rows written after the checkpoint a run goes on from are not.
     """
 
-    def __init__(self, path: Path, num_rows: int = 0):
+    def __init__(self, path: Path, num_bytes: int = 0):
         self.path = path
-        kept = self._lines()[:num_rows]
-        self.num_rows = len(kept)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        temporary.replace(path)
-
-    def _lines(self) -> list[str]:
-        """Whole rows; a last line that was cut short by a crash is none."""
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        return text.split("\n")[:-1]
+        with open(path, "ab") as file:
+            file.truncate(min(num_bytes, file.tell()))
 
     def write(self, row: dict) -> None:
         """Append a row."""
-        self.num_rows += 1
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    def flush(self) -> int:
+        """Wait until all rows are on disk; returns the size of the file."""
+        flush_to_disk(self.path)
+        return self.path.stat().st_size
+
     def rows(self) -> list[dict]:
-        return [json.loads(line) for line in self._lines()]
+        return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
 
 
 class Progress:
@@ -106,6 +104,14 @@ class Progress:
             self._printed = int(used * _LINES)
             print(f"{used:4.0%}  {line}", flush=True)
 
+    def spike(self, counters, losses: dict[str, float], examples: list) -> None:
+        """Record a loss far above the usual, or not finite, and the numbers of the step's examples."""
+        usual = counters.usual_loss.mean
+        row = {f"{name}_loss": value if math.isfinite(value) else None for name, value in losses.items()}
+        self.metrics.write({"step": counters.step, "spike": row, "usual_loss": usual, "examples": examples})
+        text = f"step {counters.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
+        tqdm.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
+
     def evaluation(self, counters, results: dict[str, float]) -> None:
         """Record held-out results and say them in a line."""
         self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
@@ -116,6 +122,18 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class Silence:
+    """The progress of a process that is not the main one: nothing is shown or written."""
+
+    def step(self, *facts) -> None: ...
+
+    def spike(self, *facts) -> None: ...
+
+    def evaluation(self, *facts) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def clock(seconds: float) -> str:

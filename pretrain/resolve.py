@@ -1,5 +1,7 @@
 """From what a person asked to what is done: `auto` values, the output folder, and an earlier run found in it."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +13,7 @@ from data_prep import command_line
 from model import PRESETS, BertConfig
 
 from .budget import Budget
+from .distributed import World
 from .errors import PretrainError
 from .optimizer import peak_learning_rate
 from .settings import LoopSettings, PretrainSettings
@@ -32,6 +35,15 @@ def out_folder(settings: PretrainSettings) -> Path:
     source = settings.prepared or settings.prep.corpus[0]
     name = Path(source.removeprefix("hub:")).name.split(".")[0].strip("*?[] ")
     return Path("runs") / (name or "corpus")
+
+
+def agreed(settings: Settings, world: World, resolved: Callable[[], Settings]) -> Settings:
+    """What the main process makes of the settings, for all."""
+
+    def chosen() -> dict:
+        return command_line.as_dict(resolved())
+
+    return command_line.from_dict(type(settings), world.first(chosen))
 
 
 def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> PretrainSettings:
@@ -128,7 +140,7 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
         if left:
             raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
         return None
-    if settings.resume == "never":
+    if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         raise PretrainError(f"{out} holds a run already: give another --out, or leave --resume never out")
     before = _read(path)
     now = command_line.as_dict(settings)

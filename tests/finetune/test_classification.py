@@ -13,13 +13,16 @@ from transformers import AutoTokenizer
 from transformers import BertForSequenceClassification as TheirClassifier
 
 from data_prep.errors import PrepError
-from finetune.data import BatchMaker
+from finetune.data import BatchMaker, TextStream
 from finetune.errors import FinetuneError
 from finetune.tables import BadRows, table_rows
 from finetune.tasks import classification as task
 from finetune.tasks.classification import Columns, Example, find_columns, label_names, label_of, read_rows
 from model import BertForPreTraining
+from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
+from pretrain.build import LossSums
+from pretrain.distributed import World
 from pretrain.loop import Run, step
 from pretrain.optimizer import Optimizer
 
@@ -274,12 +277,15 @@ def classifier(encoder):
     return task.build_model(str(encoder), LABELS, 1, 0.0)
 
 
-def make_run(model):
+def make_run(model, objective):
     return Run(
         model=model.train(),
+        loss_sums=LossSums(model, objective),
+        counts=objective.counts,
         optimizer=Optimizer(model, "adamw", 1e-3, 0.01),
         budget=Budget.parse("10steps"),
-        rate=lambda progress: 1e-3,
+        schedule=None,
+        learning_rate=1e-3,
         precision=nullcontext,
         device=torch.device("cpu"),
         checkpoints=None,
@@ -294,9 +300,12 @@ def make_run(model):
 
 def one_step(model, encoded, tokenizer, tokens=10**9, balanced=False):
     """(mean loss, norm of its gradient) of one step on all texts."""
-    batches = [batch for _, batch in BatchMaker(encoded, tokenizer, tokens).micro_batches(np.arange(encoded.num_texts))]
-    assert tokens == 10**9 or len(batches) > 1
-    losses, norm = step(make_run(copy.deepcopy(model)), batches, task.objective(encoded, len(LABELS), balanced))
+    maker, stream = BatchMaker(encoded, tokenizer, tokens), TextStream(encoded, 1)
+    batches = Batches(stream, maker, encoded.num_texts, Position(), World())
+    batches.draw()
+    assert tokens == 10**9 or len(batches.micro_batches()) > 1
+    objective = task.objective(encoded, len(LABELS), balanced)
+    losses, norm = step(make_run(copy.deepcopy(model), objective), batches)
     return losses["label"], norm
 
 
@@ -361,7 +370,7 @@ def test_a_text_with_many_windows_counts_as_much_as_one_with_one(classifier, sma
     loss, _ = one_step(classifier, encoded, small_tokenizer, tokens)
     assert loss == pytest.approx(each.mean(), rel=1e-5)
     batches = BatchMaker(encoded, small_tokenizer, tokens).micro_batches(np.arange(2))
-    counts = [task.ClassificationObjective().counts(batch)["label"] for _, batch in batches]
+    counts = [task.ClassificationObjective().counts(batch)["label"] for batch in batches]
     assert sum(counts) == pytest.approx(2) and abs(each[0] - each[1]) > 1e-3
 
 

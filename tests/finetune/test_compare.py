@@ -8,6 +8,7 @@ import yaml
 from finetune.compare import named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from pretrain.distributed import World
 
 NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regression", "most frequent class"]
 
@@ -153,7 +154,7 @@ def test_a_comparison_goes_on_with_what_was_chosen_before(compared, encoder):
     given = {"model": str(encoder), "out": str(compared), "compare": ("scratch",), "batch_size": 8, "seeds": 2}
     texts = {name: value for name, value in before(compared / "run").items() if name in ("train", "validation", "test")}
     asked = FinetuneSettings(**given, **texts, budget="4epochs", precision="fp32", device="cpu")
-    assert asked.learning_rate == "auto" and named_runs(asked)["run"].learning_rate == 0.003
+    assert asked.learning_rate == "auto" and named_runs(asked, World())["run"].learning_rate == 0.003
 
 
 def before(folder):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from finetune import data
-from finetune.data import Batches, BatchMaker, Encoded, encode_texts
-from pretrain.batches import Position
+from finetune.data import BatchMaker, Encoded, TextStream, encode_texts
+from pretrain.batches import Batches, Position
+from pretrain.distributed import World
 
 MODES = ("head", "head-tail", "windows")
 WORDS = ("heart", "rates", "patient", "was", "42", "[x]", "Masked", "schön", "of.", "zzz", "\N{SNOWMAN}")
@@ -48,7 +49,11 @@ def numbered(tokenizer, lengths) -> Encoded:
 
 def drawn(batches: Batches, count: int) -> list[list[list[int]]]:
     """The text numbers of so many global batches, by micro-batch."""
-    return [[batch.labels.tolist() for batch in next(batches)] for _ in range(count)]
+    found = []
+    for _ in range(count):
+        batches.draw()
+        found.append([batch.labels.tolist() for batch in batches.micro_batches()])
+    return found
 
 
 def flat(micro_batches: list[list[int]]) -> list[int]:
@@ -133,7 +138,7 @@ def test_windows_move_the_longer_text_along_the_shorter(small_tokenizer, token_i
 def test_the_windows_of_a_text_weigh_one(small_tokenizer, mode):
     encoded = encode_texts(TEXTS, LABELS, small_tokenizer, 12, mode)
     totals, tokens = np.zeros(len(TEXTS)), np.zeros(len(TEXTS))
-    for sequences, batch in BatchMaker(encoded, small_tokenizer, 100).micro_batches(np.arange(len(TEXTS))):
+    for sequences, batch in BatchMaker(encoded, small_tokenizer, 100).sequences(np.arange(len(TEXTS))):
         texts = encoded.text[sequences]
         np.add.at(totals, texts, batch.weights.numpy())
         np.add.at(tokens, texts, batch.sequence_starts.diff().numpy())
@@ -160,6 +165,10 @@ def test_the_digest_sees_words_labels_and_windows(small_tokenizer):
 
 # --- batches
 
+
+def texts_of(maker, size, seed, start):
+    return Batches(TextStream(maker.encoded, seed), maker, size, start, World())
+
 some_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 sizes = st.integers(1, 16)
 
@@ -168,7 +177,7 @@ sizes = st.integers(1, 16)
 @settings(max_examples=60)
 def test_an_epoch_takes_every_text_once(small_tokenizer, lengths, size, seed):
     count = len(lengths)
-    batches = Batches(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), size, seed, Position())
+    batches = texts_of(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), size, seed, Position())
     for epoch in range(2):
         seen = []
         for _ in range(math.ceil(count / size)):
@@ -184,14 +193,14 @@ def test_an_epoch_takes_every_text_once(small_tokenizer, lengths, size, seed):
 @settings(max_examples=40)
 def test_any_position_goes_on_with_the_same_rest(small_tokenizer, lengths, size, tokens):
     maker = BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, tokens)
-    undisturbed = Batches(maker, size, 5, Position())
+    undisturbed = texts_of(maker, size, 5, Position())
     total = 2 * math.ceil(len(lengths) / size) + 1
     positions, found = [], []
     for _ in range(total):
         positions.append(undisturbed.position)
         found += drawn(undisturbed, 1)
     for number in {0, 1, total // 2, total - 2, total - 1} & set(range(total)):
-        resumed = Batches(maker, size, 5, positions[number])
+        resumed = texts_of(maker, size, 5, positions[number])
         assert drawn(resumed, total - number) == found[number:]
         assert resumed.position == undisturbed.position
 
@@ -200,7 +209,7 @@ def test_the_order_comes_from_seed_and_epoch(small_tokenizer):
     maker = BatchMaker(numbered(small_tokenizer, range(1, 41)), small_tokenizer, 10**9)
 
     def epochs(seed):
-        batches = Batches(maker, 8, seed, Position())
+        batches = texts_of(maker, 8, seed, Position())
         return [drawn(batches, 5) for _ in range(3)]
 
     first = epochs(1)
@@ -215,7 +224,7 @@ def test_the_order_comes_from_seed_and_epoch(small_tokenizer):
 def test_micro_batches_divide_a_batch_within_the_limit(small_tokenizer, lengths, limit):
     maker = BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, limit)
     texts = np.arange(len(lengths))[::2]
-    found = list(maker.micro_batches(texts))
+    found = list(maker.sequences(texts))
     assert sorted(np.concatenate([sequences for sequences, _ in found])) == list(texts)
     for sequences, batch in found:
         assert batch.labels.tolist() == sequences.tolist()
@@ -230,7 +239,7 @@ def test_micro_batches_divide_a_batch_within_the_limit(small_tokenizer, lengths,
 def test_texts_of_a_batch_are_of_similar_length(small_tokenizer):
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 41, 640)
-    batches = Batches(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), 8, 1, Position())
+    batches = texts_of(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), 8, 1, Position())
 
     def padding(groups):
         return sum(int(lengths[group].max() * len(group) - lengths[group].sum()) for group in groups)
@@ -241,6 +250,6 @@ def test_texts_of_a_batch_are_of_similar_length(small_tokenizer):
 
 def test_the_lengths_do_not_come_in_order(small_tokenizer):
     lengths = np.arange(640) % 40 + 1
-    batches = Batches(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), 8, 1, Position())
+    batches = texts_of(BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, 10**9), 8, 1, Position())
     means = [lengths[flat(batch)].mean() for batch in drawn(batches, 80)]
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.4

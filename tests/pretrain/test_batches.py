@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from data_prep.encode import assemble_shards
 from data_prep.settings import ExampleSettings
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
+from pretrain.distributed import World
 
 SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
@@ -81,10 +82,33 @@ def test_the_seed_decides_the_order(stream):
 
 def test_an_epoch_uses_every_token_of_the_corpus(stream, prepared):
     maker = BatchMaker(stream.shards, prepared.tokenizer, "token", 4096)
-    batches = Batches(stream, maker, len(epoch_identities(stream, 0)), Position())
-    next(batches)
+    batches = Batches(stream, maker, len(epoch_identities(stream, 0)), Position(), World())
+    batches.draw()
     assert batches.position.content_tokens == stream.num_tokens
     assert batches.epochs == 1.0
+
+
+@SHARED_FIXTURE
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 5), st.integers(1, 400))
+def test_processes_and_micro_batches_only_divide_a_global_batch(stream, prepared, done, one, other, tokens):
+    """Any number of processes, another one after a resume: every step has the same examples with the same masks."""
+
+    def of_all_processes(size, start, count):
+        maker = BatchMaker(stream.shards, prepared.tokenizer, "token", tokens)
+        worlds = [Batches(stream, maker, 5, start, World(rank, size)) for rank in range(size)]
+        steps = []
+        for _ in range(count):
+            for batches in worlds:
+                batches.draw()
+            parts = [batch for batches in worlds for batch in batches.micro_batches() if len(batch.masked_labels)]
+            steps.append(sorted(row for part in parts for row in rows(part)))
+            assert len({batches.position for batches in worlds}) == 1
+            assert sum(batches.num_tokens for batches in worlds) == sum(part.num_tokens for part in parts)
+        return steps, worlds[0].position
+
+    first, position = of_all_processes(one, Position(), done % 7)
+    then, _ = of_all_processes(other, position, 3)
+    assert first + then == of_all_processes(1, Position(), done % 7 + 3)[0]
 
 
 @pytest.mark.parametrize("tokens", [1, 100, 500, 10**6])

@@ -31,10 +31,10 @@ def test_what_is_no_budget_is_refused_with_the_forms(text):
         Budget.parse(text)
 
 
-def test_progress_counts_only_its_own_unit_and_stops_at_one():
+def test_only_its_own_unit_is_counted_and_at_most_all():
     used = {"seconds": 10.0, "steps": 20, "epochs": 0.5, "tokens": 4000}
-    assert Budget.parse("40s").progress(**used) == 0.25
-    assert Budget.parse("80steps").progress(**used) == 0.25
-    assert Budget.parse("2epochs").progress(**used) == 0.25
-    assert Budget.parse("16ktokens").progress(**used) == 0.25
-    assert Budget.parse("1tokens").progress(**used) == 1
+    assert Budget.parse("40s").used(**used) == 10
+    assert Budget.parse("80steps").used(**used) == 20
+    assert Budget.parse("2epochs").used(**used) == 0.5
+    assert Budget.parse("16ktokens").used(**used) == 4000
+    assert Budget.parse("1tokens").used(**used) == 1

@@ -8,6 +8,7 @@ import torch
 from pretrain.batches import BatchMaker
 from pretrain.budget import Budget
 from pretrain.build import make_data, make_model, make_objective
+from pretrain.distributed import World
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
 from pretrain.resolve import resolve
@@ -22,7 +23,7 @@ def settings_of(prepared, seed=1, **changes):
 
 def evaluation_of(prepared, settings):
     objective = make_objective(settings, prepared)
-    return make_data(settings, prepared, objective)[2]
+    return make_data(settings, prepared, objective, World())[2]
 
 
 def test_a_fresh_model_starts_at_the_unigram_entropy(prepared):
@@ -112,5 +113,5 @@ def test_masked_words_alone_have_no_pair_numbers(prepared):
     objective = PretrainingObjective(next_sentence=False)
     maker = BatchMaker(prepared.validation, prepared.tokenizer, "token", 4096)
     model = make_model(settings_of(prepared), prepared)
-    found = Evaluation(prepared, objective, maker, 48, nullcontext)(model, 20)
+    found = Evaluation(prepared, objective, maker, 48, nullcontext, World())(model, 20)
     assert not any(name.startswith("nsp") for name in found)

@@ -7,8 +7,10 @@ from transformers import BertForPreTraining as TheirBert
 
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
-from pretrain.batches import BatchMaker, ExampleStream, Position
+from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
 from pretrain.budget import Budget
+from pretrain.build import LossSums
+from pretrain.distributed import World
 from pretrain.errors import PretrainError
 from pretrain.loop import MOST_SKIPPED_IN_A_ROW, Counters, Run, step
 from pretrain.objective import PretrainingObjective
@@ -34,14 +36,37 @@ def examples_and_maker(prepared, tokens=10**9):
     return examples, BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
 
 
+class SameAgain:
+    """A stream whose global batches are all the same."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def batches(self, batch_size, start):
+        while True:
+            yield self.examples, start
+
+    def epochs(self, position):
+        return 0.0
+
+
+def drawn(examples, maker):
+    batches = Batches(SameAgain(examples), maker, len(examples), Position(), World())
+    batches.draw()
+    return batches
+
+
 def make_run(model, learning_rate=1e-3, **changes):
     from contextlib import nullcontext
 
     run = Run(
         model=model.train(),
+        loss_sums=LossSums(model, PretrainingObjective()),
+        counts=PretrainingObjective().counts,
         optimizer=Optimizer(model, "adamw", learning_rate, 0.01),
         budget=Budget.parse("10steps"),
-        rate=lambda progress: learning_rate,
+        schedule=None,
+        learning_rate=learning_rate,
         precision=nullcontext,
         device=torch.device("cpu"),
         checkpoints=None,
@@ -93,11 +118,9 @@ def test_counts_are_the_targets_of_both_labels(prepared):
 
 def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
     examples, maker = examples_and_maker(prepared)
-    alone = examples[examples.label < 0] if (examples.label < 0).any() else None
-    batch = maker.packed(examples if alone is None else alone)
-    batch.next_sentence_labels.fill_(-100)
+    examples.label[:] = -100
     run = make_run(model)
-    losses, norm = step(run, [batch], PretrainingObjective())
+    losses, norm = step(run, drawn(examples, maker))
     assert losses["nsp"] == 0 and math.isfinite(losses["mlm"]) and math.isfinite(norm) and run.counters.skipped == 0
 
 
@@ -106,8 +129,7 @@ def test_a_step_is_the_same_however_it_is_divided(prepared, model):
     for tokens in (10**9, 300, 1):
         twin = copy.deepcopy(model)
         examples, maker = examples_and_maker(prepared, tokens)
-        micro_batches = list(maker.micro_batches(examples))
-        losses, norm = step(make_run(twin), micro_batches, PretrainingObjective())
+        losses, norm = step(make_run(twin), drawn(examples, maker))
         results.append((losses, norm, twin))
     (losses, norm, whole), *others = results
     for other_losses, other_norm, other in others:
@@ -123,29 +145,58 @@ def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
     torch.manual_seed(0)
     model = BertForPreTraining(tiny_config(prepared, dropout=0.3))
     examples, maker = examples_and_maker(prepared)
-    batch = maker.packed(examples)
 
     def first_loss(at_step):
         run = make_run(copy.deepcopy(model), counters=Counters(step=at_step))
-        return step(run, [batch], PretrainingObjective())[0]["mlm"]
+        return step(run, drawn(examples, maker))[0]["mlm"]
 
     assert first_loss(0) == first_loss(0) != first_loss(1)
 
 
+def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepared, model, capsys):
+    class Scarce(PretrainingObjective):
+        """An objective on a device that has room for so many tokens."""
+
+        room, calls = 10**9, 0
+
+        def loss_sums(self, model, batch):
+            Scarce.calls += 1
+            if batch.num_tokens > self.room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss_sums(model, batch)
+
+    examples, maker = examples_and_maker(prepared)
+    plenty, scarce = copy.deepcopy(model), copy.deepcopy(model)
+    expected = step(make_run(plenty, loss_sums=LossSums(plenty, Scarce())), drawn(examples, maker))
+    assert Scarce.calls == 1
+    Scarce.room = int(examples.lengths().sum()) // 3
+    run = make_run(scarce, loss_sums=LossSums(scarce, Scarce()))
+    batches = drawn(examples, maker)
+    found = step(run, batches)
+    assert found[0] == pytest.approx(expected[0], rel=1e-5) and found[1] == pytest.approx(expected[1], rel=1e-4)
+    assert run.counters.step == 1 and run.counters.tokens == examples.lengths().sum()
+    assert maker.micro_batch_tokens <= Scarce.room and "too small" in capsys.readouterr().out
+    calls = Scarce.calls
+    step(run, batches)
+    assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
+    Scarce.room = int(examples.lengths().max()) - 1
+    with pytest.raises(PretrainError, match="one example of .* tokens"):
+        step(run, batches)
+
+
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, model):
     examples, maker = examples_and_maker(prepared)
-    batch = maker.packed(examples)
     run = make_run(model)
     with torch.no_grad():
         model.nsp_head.bias[0] = float("inf")
     before = copy.deepcopy(model.state_dict())
-    step(run, [batch], PretrainingObjective())
+    step(run, drawn(examples, maker))
     assert run.counters.skipped == run.counters.skipped_in_a_row == run.counters.step == 1
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     with torch.no_grad():
         model.nsp_head.bias[0] = 0
-    step(run, [batch], PretrainingObjective())
+    step(run, drawn(examples, maker))
     assert run.counters.skipped == 1 and run.counters.skipped_in_a_row == 0
 
 
@@ -170,13 +221,12 @@ def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, m
     from pretrain.checkpoint import Checkpoints
 
     examples, maker = examples_and_maker(prepared)
-    batch = maker.packed(examples)
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     run = make_run(model, checkpoints=checkpoints)
-    saved = checkpoints.save(0, model, run.optimizer, {}, best_step=0)
+    checkpoints.save(0, model, run.optimizer, {}, [])
     with torch.no_grad():
         model.mlm_head.bias[0] = float("nan")
     for _ in range(MOST_SKIPPED_IN_A_ROW - 1):
-        step(run, [batch], PretrainingObjective())
-    with pytest.raises(PretrainError, match=str(saved)):
-        step(run, [batch], PretrainingObjective())
+        step(run, drawn(examples, maker))
+    with pytest.raises(PretrainError, match=str(checkpoints.path(0))):
+        step(run, drawn(examples, maker))

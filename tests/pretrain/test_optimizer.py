@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining
-from pretrain.optimizer import Optimizer, clip, decayed, layer_matrices, peak_learning_rate, schedule
+from pretrain.optimizer import Optimizer, Schedule, clip, decayed, layer_matrices, peak_learning_rate
 
 KINDS = ("linear", "cosine", "warmup-stable-decay")
 
@@ -17,7 +17,7 @@ def model():
 
 @given(st.sampled_from(KINDS), st.floats(0.01, 0.9), st.floats(0, 0.999))
 def test_the_schedule_is_continuous_and_within_zero_and_one(kind, warmup, progress):
-    factor = schedule(kind, warmup)
+    factor = Schedule(kind, warmup, 1.0)
     step = 1e-7
     steepest = max(1 / warmup, 5 / (1 - warmup))
     assert 0 <= factor(progress) <= 1
@@ -27,17 +27,17 @@ def test_the_schedule_is_continuous_and_within_zero_and_one(kind, warmup, progre
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("warmup", [0.0, 0.1])
 def test_the_schedule_peaks_after_the_warmup_and_ends_at_zero(kind, warmup):
-    factor = schedule(kind, warmup)
+    factor = Schedule(kind, warmup, 1.0)
     assert factor(warmup) == 1
     assert factor(warmup / 2) == (0.5 if warmup else 1)
     assert factor(1.0) == pytest.approx(0, abs=1e-12)
 
 
 def test_linear_cosine_and_stable_at_known_places():
-    assert schedule("linear", 0.2)(0.6) == pytest.approx(0.5)
-    assert schedule("cosine", 0.0)(1 / 3) == pytest.approx(0.75)
-    assert schedule("warmup-stable-decay", 0.0)(0.79) == 1
-    assert schedule("warmup-stable-decay", 0.0)(0.9) == pytest.approx(0.5)
+    assert Schedule("linear", 0.2, 1.0)(0.6) == pytest.approx(0.5)
+    assert Schedule("cosine", 0.0, 1.0)(1 / 3) == pytest.approx(0.75)
+    assert Schedule("warmup-stable-decay", 0.0, 1.0)(0.79) == 1
+    assert Schedule("warmup-stable-decay", 0.0, 1.0)(0.9) == pytest.approx(0.5)
 
 
 def test_decay_acts_on_weights_of_layers_and_embeddings_only(model):

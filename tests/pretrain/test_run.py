@@ -80,7 +80,7 @@ def test_the_best_checkpoint_outlives_the_latest(prepared, tmp_path):
     model = BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=prepared.tokenizer.vocab_size))
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
-        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {}, best_step=best)
+        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {}, [best])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000004", "step-00000005"]
 
 

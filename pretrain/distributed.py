@@ -1,0 +1,163 @@
+"""Many processes as one run: who writes, what all agree on, and how one that ends takes the others with it.
+
+torchrun starts the processes (https://docs.pytorch.org/docs/stable/elastic/run.html); without it a run is a world of
+one, for which everything here does nothing.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data_prep.command_line import INTERRUPTED
+from data_prep.errors import Interrupted
+
+from .errors import PretrainError
+
+# A process that waits for another one's sum gives up after this; those that wait for its work never do.
+_TIMEOUT = timedelta(minutes=10)
+_ENDED = "ended"
+# Seconds that a process whose peer is gone waits for the peer's reason.
+_GRACE = 3.0
+_SIGNS_OF_LOSS = ("gloo", "NCCL", "Connection closed", "Connection reset", "another process has ended")
+
+
+@dataclass
+class World:
+    """The processes of a run. Tensors that are summed lie on the CPU; gradients are DistributedDataParallel's matter.
+
+    `rank` is this process's number, from 0; process 0 is the one that writes.
+    """
+
+    rank: int = 0
+    size: int = 1
+    store: dist.Store | None = None
+    _answers: int = field(default=0, repr=False)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and speaks to people."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sum over all processes of each value, in float64; every process must ask for as many."""
+        return self.sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist()
+
+    def sum_tensor(self, values: Tensor) -> Tensor:
+        """The sum of a CPU tensor over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def first(self, function: Callable[[], Any]) -> Any:
+        """What `function` gives in the main process, for all; the others wait for it, however long it takes.
+
+        The value is made of what JSON knows.
+        """
+        if self.size == 1:
+            return function()
+        key = f"answer-{self._answers}"
+        self._answers += 1
+        if self.is_main:
+            self.store.set(key, json.dumps(function()))
+        return json.loads(self._wait(key))
+
+    def _wait(self, key: str) -> bytes:
+        while True:
+            with contextlib.suppress(dist.DistStoreError):
+                self.store.wait([key], timedelta(seconds=1))
+                return self.store.get(key)
+            if self.store.check([_ENDED]):
+                raise RuntimeError("another process has ended")
+
+    def parallel(self, module: nn.Module) -> nn.Module:
+        """The module with its gradients averaged over all processes at the end of each backward pass."""
+        if self.size == 1:
+            return module
+        devices = [torch.cuda.current_device()] if next(module.parameters()).is_cuda else None
+        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True)
+
+
+def unsynchronised(module: nn.Module) -> AbstractContextManager:
+    """A backward pass in it adds to this process's gradients alone."""
+    return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[World]:
+    """The world this process was started in; left together, whether all is well or not.
+
+    The first process to fail says why; the others end silently with the same exit code.
+
+    Args:
+        device: "cpu", "cuda" or "mps"; with cuda each process takes the GPU of its number on this machine.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield World()
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, size = next(dist.rendezvous("env://"))
+    # After a restart the launcher's store still holds what the processes before have written.
+    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    # Numbers are agreed on by gloo, so that no step waits for the GPU on their account.
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size,
+                            timeout=_TIMEOUT)  # fmt: skip
+    world = World(rank, size, dist.PrefixStore("domain-bert", store))
+    try:
+        with nullcontext() if world.is_main else contextlib.redirect_stdout(open(os.devnull, "w")):
+            yield world
+    except Exception as error:
+        # The launcher ends the processes that are left with a signal; they may say why first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end(world, error)
+        raise
+    dist.destroy_process_group()
+
+
+def _end(world: World, error: Exception) -> None:
+    """Leave a world that has failed: returns if this process is the one to speak, else ends it silently.
+
+    Raises:
+        PretrainError: a peer is gone and said nothing.
+        SystemExit: another process says why.
+    """
+    if _is_loss_of_peer(error) or _is_loss_of_peer(error.__context__):
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline and not world.store.check([_ENDED]):
+            time.sleep(0.05)
+        if not _is_first(world, "lost"):
+            raise SystemExit(2) from error
+        raise PretrainError(
+            "another process of this run ended without a word (killed, or out of memory): give the same command again "
+            "to go on from the last checkpoint"
+        ) from error
+    if isinstance(error, Interrupted):
+        if not world.is_main:
+            raise SystemExit(INTERRUPTED) from error
+    elif not _is_first(world, str(error)):
+        raise SystemExit(2) from error
+
+
+def _is_first(world: World, reason: str) -> bool:
+    """Whether no other process has ended, or for another reason; from now on the others know this one."""
+    mine = f"{world.rank} {reason}"
+    first = world.store.compare_set(_ENDED, "", mine).decode()
+    return first == mine or (reason != "lost" and first.partition(" ")[2] != reason)
+
+
+def _is_loss_of_peer(error: BaseException | None) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS_OF_LOSS)
