@@ -61,6 +61,12 @@ def main(
         stated = {} if config is None else _read_yaml(config)
         parsed = _parse(settings_class, stated, config or "", arguments)
         settings = _construct(settings_class, parsed)
+    except UserError as error:
+        # All processes of a run have the same arguments: one complains.
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
         if parsed.print_config:
             print(to_yaml(settings), end="")
         else:

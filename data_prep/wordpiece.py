@@ -8,7 +8,6 @@ processes or hash seeds.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from .errors import PrepError
+from .files import write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIZE_MULTIPLE = 64
@@ -243,9 +243,9 @@ class WordPieceTokenizer:
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
         }
-        _write_atomically(folder / "vocab.txt", "".join(piece + "\n" for piece in self.vocabulary))
-        _write_atomically(folder / "tokenizer.json", self._tokenizer.to_str(pretty=True) + "\n")
-        _write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        write_text(folder / "vocab.txt", "".join(piece + "\n" for piece in self.vocabulary))
+        write_text(folder / "tokenizer.json", self._tokenizer.to_str(pretty=True) + "\n")
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
     def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
@@ -370,9 +370,3 @@ def _check_vocabulary(vocabulary: Sequence[str], source: Path) -> None:
             f"{source} lacks the special tokens {', '.join(missing)}: "
             "give the vocabulary of a BERT, or train one"
         )
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_bytes(text.encode())
-    os.replace(unfinished, path)

@@ -12,7 +12,7 @@ from data_prep.preparation import say
 from pretrain.distributed import World, joined
 from pretrain.interruption import Interruption
 from pretrain.output import claimed
-from pretrain.resolve import SETTINGS_FILE, agreed, as_before, find_device
+from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import baselines
 from .dataset import Dataset, read_dataset
@@ -35,7 +35,7 @@ def compare(settings: FinetuneSettings) -> Path:
     {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
     """
     out = out_folder(settings)
-    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+    with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: as_before(settings, out, MAY_DIFFER) or settings)
         runs = named_runs(replace(settings, out=str(out)), world)
         with claimed(out) if world.is_main else nullcontext():

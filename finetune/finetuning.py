@@ -18,7 +18,7 @@ from pretrain.folder import whole_folder
 from pretrain.interruption import Interruption
 from pretrain.output import claimed
 from pretrain.progress import clock
-from pretrain.resolve import SETTINGS_FILE, agreed, as_before, find_device
+from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import report
 from .data import Encoded
@@ -42,7 +42,7 @@ def finetune(settings: FinetuneSettings) -> Path:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
     """
     out = out_folder(settings)
-    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+    with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: resolve(as_before(settings, out, MAY_DIFFER) or settings))
         with claimed(out) if world.is_main else nullcontext():
             run_seeds(settings, out, read_dataset(settings), world, interruption)

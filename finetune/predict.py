@@ -68,7 +68,7 @@ class PredictSettings:
 
 def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    from pretrain.resolve import find_device
+    from pretrain.device import find_device
 
     from .classifier import TextClassifier
 

@@ -10,7 +10,7 @@ from model import BertConfig, ModelError
 from model.huggingface import read_config
 from model.weights import open_weights
 from pretrain.budget import Budget
-from pretrain.resolve import computes_in_bf16, find_device
+from pretrain.device import computes_in_bf16, find_device
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings

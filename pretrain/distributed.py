@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data_prep.command_line import INTERRUPTED
 from data_prep.errors import Interrupted
 
+from .device import find_device
 from .errors import PretrainError
 
 # A process that waits for another one's sum gives up after this; those that wait for its work never do.
@@ -95,28 +96,23 @@ def unsynchronised(module: nn.Module) -> AbstractContextManager:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[World]:
+def joined(wanted: str) -> Iterator[World]:
     """The world this process was started in; left together, whether all is well or not.
 
     The first process to fail says why; the others end silently with the same exit code.
 
     Args:
-        device: "cpu", "cuda" or "mps"; with cuda each process takes the GPU of its number on this machine.
+        wanted: the `--device`; with cuda each process takes the GPU of its number on its machine.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()
         return
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, size = next(dist.rendezvous("env://"))
     # After a restart the launcher's store still holds what the processes before have written.
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    # Numbers are agreed on by gloo, so that no step waits for the GPU on their account.
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size,
-                            timeout=_TIMEOUT)  # fmt: skip
     world = World(rank, size, dist.PrefixStore("domain-bert", store))
     try:
+        _connect(world, find_device(wanted), dist.PrefixStore("group", store))
         with nullcontext() if world.is_main else contextlib.redirect_stdout(open(os.devnull, "w")):
             yield world
     except Exception as error:
@@ -125,6 +121,18 @@ def joined(device: str) -> Iterator[World]:
         _end(world, error)
         raise
     dist.destroy_process_group()
+
+
+def _connect(world: World, device: str, store: dist.Store) -> None:
+    backend = "gloo"
+    if device == "cuda":
+        number, there = int(os.environ.get("LOCAL_RANK", world.rank)), torch.cuda.device_count()
+        if number >= there:
+            raise PretrainError(f"there are more processes on this machine than its {there} GPUs: start one for each")
+        torch.cuda.set_device(number)
+        # Numbers are agreed on by gloo, so that no step waits for the GPU on their account.
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
 
 
 def _end(world: World, error: Exception) -> None:

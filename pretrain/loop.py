@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -106,8 +106,13 @@ class Run:
         """Go on with the schedule of the checkpoint; a budget that has grown extends it."""
         self.schedule = schedule
         if self.budget.amount > schedule.total:
-            self.schedule = schedule.extended(self.budget.amount, self.amount_used())
-            self.counters.before_decay = None
+            c, used = self.counters, self.amount_used()
+            is_stable = schedule.kind == "warmup-stable-decay" and c.before_decay in (None, c.step)
+            has_fallen = used > schedule.warmup and not is_stable
+            self.schedule = replace(
+                schedule, total=self.budget.amount, restart=used if has_fallen else schedule.restart
+            )
+            c.before_decay = None
 
     def seconds(self) -> float:
         """Time used, that of interrupted parts up to their last checkpoint included, by this process's clock."""

@@ -1,8 +1,7 @@
 """Optimizers by parameter role, and the learning-rate schedule as a function of the budget used."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -153,8 +152,3 @@ class Schedule:
     def decay_start(self) -> float:
         """Where the decay of warmup-stable-decay begins."""
         return self.warmup + 0.8 * (self.total - self.warmup)
-
-    def extended(self, total: float, used: float) -> Self:
-        """The schedule of a larger budget, of which `used` is done."""
-        stable_until = self.decay_start if self.kind == "warmup-stable-decay" else self.warmup
-        return replace(self, total=total, restart=self.restart if used <= stable_until else used)

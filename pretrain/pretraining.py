@@ -40,7 +40,7 @@ from .optimizer import Schedule
 from .output import claimed
 from .plots import draw_curves
 from .progress import MetricsFile, Progress, Silence, results_table, summary
-from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, find_device, out_folder, resolve
+from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve
 from .settings import PretrainSettings
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
@@ -55,7 +55,7 @@ def pretrain(settings: PretrainSettings) -> Path:
         Interrupted: a signal came.
     """
     out = out_folder(settings)
-    with joined(find_device(settings.device)) as world, Interruption() as interruption:
+    with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: resolved(settings, out))
         with claimed(out) if world.is_main else nullcontext():
             Pretraining(settings, out, world, interruption).run()

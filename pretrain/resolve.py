@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 import yaml
 
 from data_prep import command_line
 from model import PRESETS, BertConfig
 
 from .budget import Budget
+from .device import computes_in_bf16, find_device
 from .distributed import World
 from .errors import PretrainError
 from .optimizer import peak_learning_rate
@@ -87,31 +87,6 @@ def automatic_batch_size(device: str, example_tokens: float) -> int:
 def _preset_for_cpu(budget: Budget) -> str:
     """In a few minutes a narrow model sees enough text to learn from, a wider one does not."""
     return "micro" if budget.unit == "seconds" and budget.amount <= 300 else "mini"
-
-
-def find_device(wanted: str) -> str:
-    """The device for `--device`; raises PretrainError if it is not there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if wanted == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there[wanted]:
-        found = ", ".join(name for name, is_there in there.items() if is_there)
-        raise PretrainError(f"--device {wanted} is not there on this machine: use one of {found}")
-    return wanted
-
-
-def computes_in_bf16(device: str) -> bool:
-    """Whether matrix products in bf16 are faster there than in float32."""
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    has_onednn = device == "cpu" and torch.backends.mkldnn.is_available()
-    return has_onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported() and _has_bf16_instructions()
-
-
-def _has_bf16_instructions() -> bool:
-    """Without them oneDNN computes bf16 in float32 with conversions, slower than float32 itself."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def nearest(word: str, names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """The stage: a corpus, or a prepared one -> a pretrained BERT. `python -m pretrain.run`"""
 
+import os
 import sys
 from collections.abc import Iterable
 
@@ -20,7 +21,9 @@ def run(settings: PretrainSettings) -> None:
     from .pretraining import pretrain
 
     if settings.dry_run:
-        dry_run(settings)
+        # One process of several makes the plan.
+        if os.environ.get("RANK", "0") == "0":
+            dry_run(settings)
     else:
         pretrain(settings)
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -230,6 +231,19 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"a": object()})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"a": "é"}
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_text_that_does_not_fit_leaves_the_old_one_and_nothing_beside_it(tmp_path):
+    write_json(tmp_path / "x.json", "old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        with pytest.raises(OSError):
+            write_json(tmp_path / "x.json", "new" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert json.loads((tmp_path / "x.json").read_text()) == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 

@@ -120,6 +120,37 @@ def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path,
     assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
 
 
+def training_rows(out):
+    return [row for row in rows(out) if "validation" not in row]
+
+
+def test_a_stable_schedule_is_extended_as_if_the_budget_had_been_larger_from_the_start(prepared, tmp_path, capsys):
+    stable = {"schedule": "warmup-stable-decay"}
+    out, expected = tmp_path / "extended", tmp_path / "expected"
+    assert main(arguments(prepared, out, "20steps", warmup=0.1, **stable)) == 0
+    # 2 steps of warm-up, 18 after it, of which the last fifth decays.
+    assert (out / "checkpoints" / "step-00000017").exists()
+    assert main(arguments(prepared, out, "40steps", warmup=0.1, **stable)) == 0
+    assert "computed again without" in capsys.readouterr().out
+    assert main(arguments(prepared, expected, "40steps", warmup=0.05, **stable)) == 0
+    assert same_weights(out, expected) and training_rows(out) == training_rows(expected)
+    # The new checkpoint before the decay has taken the place of the old one.
+    assert {"step-00000033", "step-00000040"} <= {path.name for path in (out / "checkpoints").iterdir()}
+    assert main(arguments(prepared, out, "60steps", warmup=0.1, **stable)) == 0
+    assert "step-00000040 had decayed" in capsys.readouterr().out
+
+
+def test_a_decayed_schedule_rises_again_where_the_budget_has_grown(prepared, tmp_path):
+    out = tmp_path / "run"
+    every_step = {"log-every": 1, "learning-rate": 0.01}
+    assert main(arguments(prepared, out, "10steps", **every_step)) == 0
+    assert main(arguments(prepared, out, "30steps", **every_step)) == 0
+    rates = [row["learning_rate"] / 0.01 for row in training_rows(out)]
+    assert rates[9] == pytest.approx(1 / 9)
+    # The longer schedule has (30 - used) / 29 there; it is reached within 20 / 30 of a warm-up, which is one step.
+    assert rates[10] == 0 and rates[11] == pytest.approx(19 / 29) and rates[-1] == pytest.approx(1 / 29)
+
+
 def test_a_finished_folder_is_not_taken_for_another_corpus(prepared, corpus_file, tmp_path, capsys):
     out = tmp_path / "run"
     other = tmp_path / "other.txt"

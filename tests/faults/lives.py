@@ -1,0 +1,212 @@
+"""Runs in processes of their own, to be killed at any moment; whatever they have started ends with them."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+# In the environment of all processes of one life, so that they are found again.
+_MARK = "LIFE_UNDER_TEST"
+# Imported once; runs are forked from there, which takes milliseconds. Nothing is computed there.
+_PRELOADED = ["pretrain.pretraining", "finetune.finetuning", "matplotlib.pyplot", "torch.nn.parallel", "lives"]
+
+
+class Life:
+    """A command that was started. As a context it kills what is left of it at the end.
+
+    Args:
+        log: files of this name with .out and .err take what it prints.
+        environment: variables besides those of this process.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, cwd: Path = ROOT, **environment: str):
+        self.log, self.mark = log, uuid.uuid4().hex
+        self.environment = {**_one_thread(), _MARK: self.mark, **environment}
+        with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
+            self._process = subprocess.Popen(
+                command, cwd=cwd, env=self.environment, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.kill()
+
+    @property
+    def out(self) -> str:
+        return Path(f"{self.log}.out").read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        return Path(f"{self.log}.err").read_text(encoding="utf-8")
+
+    def code(self) -> int | None:
+        """The exit code, None while it runs."""
+        return self._process.poll()
+
+    def pid(self, rank: int = 0) -> int:
+        """The process with this number; of a single one the only process."""
+        ranks = {pid: env for pid, env in self._family().items() if env.get("RANK") == str(rank)}
+        return min(ranks, key=_start_of, default=self._process.pid)
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def wait(self, seconds: float = 120) -> int:
+        """The exit code; AssertionError if it does not end in time."""
+        deadline = time.monotonic() + seconds
+        while (code := self.code()) is None:
+            assert time.monotonic() < deadline, f"still running after {seconds} s:\n{self.out}\n{self.err}"
+            time.sleep(0.005)
+        return code
+
+    def wait_until(self, moment: Callable[[], bool], seconds: float = 120, pause: float = 0.001) -> bool:
+        """Whether the moment came; False where the run ended before."""
+        deadline = time.monotonic() + seconds
+        while not moment():
+            if self.code() is not None:
+                return False
+            assert time.monotonic() < deadline, f"the moment did not come in {seconds} s:\n{self.out}\n{self.err}"
+            time.sleep(pause)
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL everything that belongs to it, at once."""
+        self._kill_own()
+        while family := self._family():
+            for pid in family:
+                _kill(pid)
+            time.sleep(0.005)
+
+    def kill_rank(self, rank: int) -> None:
+        _kill(self.pid(rank))
+
+    def is_gone(self) -> bool:
+        """Whether no process of it is left."""
+        return self.code() is not None and not self._family()
+
+    def _kill_own(self) -> None:
+        _kill(self._process.pid)
+        self._process.wait()
+
+    def _family(self) -> dict[int, dict[str, str]]:
+        """The running processes that inherited the mark, with their environment."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                pid = int(entry)
+                text = Path(f"/proc/{entry}/environ").read_bytes().decode(errors="replace")
+                if self.mark in text and pid != os.getpid():
+                    found[pid] = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        return found
+
+
+class Forked(Life):
+    """`main` of a module in processes forked from one that has everything imported; as torchrun would start them.
+
+    Args:
+        before: called with `argument` in each process before `main`.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], log: Path, processes: int = 1,
+                 before: Callable[[], None] | None = None, **environment: str):  # fmt: skip
+        self.log, self.mark = log, uuid.uuid4().hex
+        for name in ("out", "err"):
+            Path(f"{log}.{name}").touch()
+        port = str(_free_port())
+        self._ranks = []
+        for rank in range(processes):
+            own = {_MARK: self.mark, **environment}
+            if processes > 1:
+                own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                own |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+            process = _context().Process(target=live, args=(module, list(arguments), str(log), own, before))
+            process.start()
+            self._ranks.append(process)
+
+    def code(self) -> int | None:
+        codes = [process.exitcode for process in self._ranks]
+        return None if None in codes else next(filter(None, codes), 0)
+
+    @property
+    def codes(self) -> list[int | None]:
+        """The exit code of each process."""
+        return [process.exitcode for process in self._ranks]
+
+    def pid(self, rank: int = 0) -> int:
+        return self._ranks[rank].pid
+
+    def signal(self, number: int) -> None:
+        for process in self._ranks:
+            os.kill(process.pid, number)
+
+    def _kill_own(self) -> None:
+        for process in self._ranks:
+            if process.exitcode is None:
+                _kill(process.pid)
+        for process in self._ranks:
+            process.join()
+
+
+def live(module: str, arguments: list[str], log: str, environment: dict[str, str], before) -> None:
+    """What a forked process does."""
+    os.setsid()
+    os.environ.update(environment)
+    for descriptor, name in ((1, "out"), (2, "err")):
+        file = os.open(f"{log}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, descriptor)
+    if before:
+        before()
+    sys.exit(importlib.import_module(module).main(arguments))
+
+
+def _context():
+    """Forks from a process of its own, not from this one, in which threads may run."""
+    context = multiprocessing.get_context("forkserver")
+    if forkserver._forkserver._forkserver_pid is None:
+        context.set_forkserver_preload(_PRELOADED)
+        before = dict(os.environ)
+        os.environ.update(_one_thread())
+        try:
+            forkserver.ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+    return context
+
+
+def _one_thread() -> dict[str, str]:
+    """This environment with one thread a process, our packages found, and no memory of a launcher."""
+    paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _start_of(pid: int) -> int:
+    """When a process was started, in clock ticks."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return sys.maxsize
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,176 @@
+"""A run that can be repeated bit for bit, its folder seen from outside, and what two such folders differ in."""
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lives import Forked, Life
+
+# What the clock decides.
+_CLOCK = {"seconds", "saving_seconds", "tokens_per_second", "metrics_bytes"}
+# Of no importance for the result, or made of the bytes of files that are compared without the clock.
+_NOT_COMPARED = {".lock", "prep.log", "manifest.json"}
+_WORDS = (
+    "the a cell tissue patient trial dose group heart blood liver kidney study effect risk rate level change test drug "
+    "was is were had gave showed found raised lowered treated measured observed in of with after before under high low"
+).split()
+
+
+def write_corpus(path: Path, documents: int = 150, sentences: int = 12) -> None:
+    """Made-up documents: each favours words of its own."""
+    rng = random.Random(0)
+    blocks = []
+    for _ in range(documents):
+        words = rng.sample(_WORDS, 8) + _WORDS
+        blocks.append("\n".join(" ".join(rng.choices(words, k=rng.randint(4, 14))) + " ." for _ in range(sentences)))
+    path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+
+
+def write_rows(path: Path, count: int, seed: int = 0) -> None:
+    """Labelled texts of three classes that share their words."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(count):
+            label = number % 3
+            words = rng.choices(_WORDS + _WORDS[label * 8 : label * 8 + 8] * 4, k=rng.randint(4, 20))
+            file.write(json.dumps({"text": f"{' '.join(words)} {number}", "label": f"class {label}"}) + "\n")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command but for its output folder.
+
+    Args:
+        steps: of its budget.
+        evaluations: held-out evaluations over the budget.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    steps: int
+    evaluations: int
+    processes: int = 1
+
+    def given(self, out: Path) -> list[str]:
+        return [*self.arguments, f"--budget={self.steps}steps", f"--evaluations={self.evaluations}", f"--out={out}"]
+
+    def start(self, out: Path, log: Path, **environment: str) -> Life:
+        """As a person types it."""
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}", "-m"]
+        command = [sys.executable, "-m", *(launcher if self.processes > 1 else []), self.module, *self.given(out)]
+        return Life(command, log, **environment)
+
+    def fork(self, out: Path, log: Path, before: Callable[[], None] | None = None, **environment: str) -> Forked:
+        """Without the seconds that imports take."""
+        return Forked(self.module, self.given(out), log, self.processes, before, **environment)
+
+    def changed(self, *more: str, **fields) -> "Job":
+        """With further arguments, the last of a kind wins, and other fields."""
+        return Job(**{**vars(self), "arguments": (*self.arguments, *more), **fields})
+
+
+def pretraining(source: str, **fields) -> Job:
+    """A small pretraining with all that a resume could get wrong: accumulation, dropout, two schedules of saving.
+
+    Args:
+        source: "--corpus=..." or "--prepared=...".
+    """
+    fixed = "--preset=tiny --sequence-length=48 --batch-size=16 --micro-batch-tokens=300 --log-every=1 --device=cpu"
+    more = "--precision=fp32 --dropout=0.1 --checkpoint-every=3steps --optimizer=muon"
+    defaults = {"steps": 20, "evaluations": 2, "arguments": (source, *fixed.split(), *more.split())}
+    return Job("pretrain.run", **defaults | fields)
+
+
+def finetuning(model: Path, texts: Path, **fields) -> Job:
+    """A small fine-tuning of two seeds, on train.jsonl and validation.jsonl of a folder."""
+    fixed = f"--model={model} --train={texts}/train.jsonl --validation={texts}/validation.jsonl --seeds=2"
+    more = "--batch-size=8 --micro-batch-tokens=100 --log-every=1 --device=cpu --precision=fp32 --dropout=0.1"
+    arguments = (*fixed.split(), *more.split(), "--checkpoint-every=3steps", "--learning-rate=0.001", "--metric=loss")
+    return Job("finetune.run", **{"steps": 12, "evaluations": 3, "arguments": arguments} | fields)
+
+
+class Seen:
+    """The folder of a run of a job, seen from outside while the run is under way."""
+
+    def __init__(self, out: Path, job: Job):
+        self.out, self.job = out, job
+
+    @property
+    def _current(self) -> tuple[Path, int]:
+        """The folder that metrics are written to, and the steps that were done in others before."""
+        seeds = sorted(self.out.glob("seed-*"))
+        return (seeds[-1], (len(seeds) - 1) * self.job.steps) if seeds else (self.out, 0)
+
+    @property
+    def metrics(self) -> Path:
+        return self._current[0] / "metrics.jsonl"
+
+    def rows(self) -> list[dict]:
+        """All complete rows of the part of the run that is under way."""
+        try:
+            text = self.metrics.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def last(self) -> tuple[int, bool]:
+        """The step of the last row, over all, and whether it is an evaluation's; (0, False) before the first."""
+        rows, before = self.rows(), self._current[1]
+        return (before + rows[-1]["step"], "validation" in rows[-1]) if rows else (0, False)
+
+    def evaluates(self) -> bool:
+        """Whether an evaluation is under way: its step has been written down, its results have not."""
+        step, is_evaluation = self.last()
+        done = step - self._current[1]
+        every = self.job.evaluations / self.job.steps
+        return not is_evaluation and done > 0 and int(done * every + 1e-9) > int((done - 1) * every + 1e-9)
+
+    def writing(self) -> Path | None:
+        """The hidden folder of a checkpoint that is being written."""
+        return next((self._current[0] / "checkpoints").glob(".step-????????.tmp"), None)
+
+    def newest(self) -> int:
+        """The step of the newest whole checkpoint, over all."""
+        names = [path.name for path in (self._current[0] / "checkpoints").glob("step-????????")]
+        return self._current[1] + int(max(names, default="step-0").removeprefix("step-"))
+
+    def writing_final(self) -> bool:
+        """Whether everything is trained and results.json, the last file, is not there yet."""
+        return (self.out / ".final.tmp").exists() or (self.out / "final").exists() != (
+            self.out / "results.json"
+        ).exists()
+
+
+def rows_of(out: Path) -> list[dict]:
+    """metrics.jsonl without what the clock decides."""
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [_without_clock(json.loads(line)) for line in lines]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Files that are in one folder only, or differ in a bit that the clock does not decide."""
+    a, b = (
+        {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.name not in _NOT_COMPARED}
+        for out in (one, other)
+    )
+    found = [f"only in one: {name}" for name in sorted(a.keys() ^ b.keys())]
+    common = sorted(name for name in a.keys() & b.keys() if a[name].is_file())
+    return found + [name for name in common if _content(a[name], one) != _content(b[name], other)]
+
+
+def _content(path: Path, out: Path) -> object:
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        return _without_clock(json.loads(content))
+    if path.suffix == ".jsonl":
+        return [_without_clock(json.loads(line)) for line in content.splitlines()]
+    return content.replace(str(out).encode(), b"OUT") if path.suffix == ".yaml" else content
+
+
+def _without_clock(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _without_clock(entry) for name, entry in value.items() if name not in _CLOCK}
+    return [_without_clock(entry) for entry in value] if isinstance(value, list) else value
