@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ from .work_folder import WorkFolder
 
 # The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
 HELD_OUT_SEED = 2018
+# A try reads at least so many: one is held out, and next sentences come from others.
+_SAMPLED_DOCUMENTS = 4
 _WORK = ".work"
 _PARTS = ("train", "validation")
 # What a prepared corpus is made of, besides its manifest and its log.
@@ -216,23 +219,31 @@ class Preparation:
         self.note(f"The first document ({document.source}, {len(document.lines):,} lines): {shown}")
 
     def _documents(self, what: str) -> Iterator[Document]:
-        """All documents, the validation corpus first, with a progress bar."""
-        if self.validation_corpus:
-            yield from tracked(self.validation_corpus, what)
-        size = 0
-        for document in tracked(self.corpus, what):
-            yield document
-            size += sum(map(len, document.lines))
-            if self.sample_bytes and size >= self.sample_bytes:
-                total = self.corpus.total_bytes
-                self.share_read = min(1.0, self.corpus.bytes_read / total) if total else None
-                return
+        """All documents, the validation corpus first, with a progress bar; for a try the beginning of each corpus."""
+        for corpus in filter(None, (self.validation_corpus, self.corpus)):
+            yield from self._beginning(corpus, what)
+
+    def _beginning(self, corpus: Corpus, what: str) -> Iterator[Document]:
+        """All documents; for a try the first few, long ones cut, so that there are pairs of two documents."""
+        if not self.sample_bytes:
+            yield from tracked(corpus, what)
+            return
+        read, kept, share = 0, 0, 1.0
+        for count, document in enumerate(tracked(corpus, what), 1):
+            before = accumulate(map(len, document.lines), initial=0)
+            lines = [line for line, size in zip(document.lines, before, strict=False) if size < self.sample_bytes]
+            yield replace(document, lines=lines)
+            read, kept = read + sum(map(len, document.lines)), kept + sum(map(len, lines))
+            if kept >= self.sample_bytes and count >= _SAMPLED_DOCUMENTS:
+                share = corpus.bytes_read / corpus.total_bytes if corpus.total_bytes else None
+                break
+        self.share_read = share and min(1.0, share * kept / max(1, read))
 
     def _split(self) -> Split:
         path = self.work.documents
         num_validation = 0
         if self.validation_corpus:
-            num_validation = record_documents(self.validation_corpus.documents(), path)
+            num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
             if not num_validation:
                 names = ", ".join(self.prep.validation_corpus)
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")

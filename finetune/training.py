@@ -23,9 +23,10 @@ from pretrain.checkpoint import Checkpoints, load_optimizer, num_bytes, read_sta
 from pretrain.distributed import World
 from pretrain.folder import whole_folder
 from pretrain.interruption import Interruption
-from pretrain.loop import Counters, Run, record_evaluation, train
+from pretrain.loop import record_evaluation, train
 from pretrain.optimizer import Schedule
 from pretrain.progress import MetricsFile, Progress, Silence
+from pretrain.training_run import Counters, Run
 
 from .classifier import Facts, TextClassifier, open_classifier
 from .data import BatchMaker, Encoded, TextStream
@@ -167,6 +168,7 @@ class SeedTraining:
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=self.seed,
             patience=settings.patience,
+            detect_anomaly=settings.detect_anomaly,
             reserve=self._reserve(model, budget),
             describe={"data": self.material.digest},
             counters=Counters(**state["counters"]) if state else Counters(),

@@ -34,7 +34,7 @@ from .errors import PretrainError
 from .evaluate import Evaluation, EvaluationPlan
 from .folder import whole_folder
 from .interruption import Interruption
-from .loop import Counters, Run, train
+from .loop import train
 from .model_card import model_card
 from .optimizer import Schedule
 from .output import claimed
@@ -42,6 +42,7 @@ from .plots import draw_curves
 from .progress import MetricsFile, Progress, Silence, results_table, summary
 from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve
 from .settings import PretrainSettings
+from .training_run import Counters, Run
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
             "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
@@ -201,6 +202,7 @@ class Pretraining:
             judge=lambda found: [found["mlm_loss"] + found.get("nsp_loss", 0.0)],
             checkpoint_every=Budget.parse(settings.checkpoint_every),
             seed=settings.examples.seed,
+            detect_anomaly=settings.detect_anomaly,
             reserve=plan.reserve,
             describe={"prepared": self.prepared.digest, "evaluation": asdict(plan)},
             counters=counters,

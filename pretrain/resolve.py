@@ -24,7 +24,7 @@ SETTINGS_FILE = "settings.yaml"
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer",
-    "checkpoint_every", "keep_checkpoints", "log_every", "budget",
+    "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "budget",
 }  # fmt: skip
 
 

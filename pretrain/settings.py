@@ -53,6 +53,8 @@ class LoopSettings:
     """How many of the latest checkpoints stay, besides the best."""
     log_every: int = 10
     """Steps between rows of metrics.jsonl."""
+    detect_anomaly: bool = False
+    """Look at what every module computes and stop at the first number that is not finite, naming the module; slower."""
     resume: Literal["auto", "never"] = "auto"
     """auto: go on with a run of the same settings found in the output folder; never: refuse a used folder."""
 

@@ -14,7 +14,8 @@ from pretrain.settings import PretrainSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*.yaml"))]
-COMMAND = re.compile(r"python -m ((?:data_prep|pretrain|finetune)\.\w+)((?: [^\n#`&|]+)?)")
+LAUNCHER = r"(?:python|torchrun --nproc-per-node \d)"
+COMMAND = re.compile(LAUNCHER + r" -m ((?:data_prep|pretrain|finetune)\.\w+)((?: [^\n#`&|]+)?)")
 
 
 def commands():

@@ -23,8 +23,9 @@ from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
 from pretrain.build import LossSums
 from pretrain.distributed import World
-from pretrain.loop import Run, step
 from pretrain.optimizer import Optimizer
+from pretrain.step import step
+from pretrain.training_run import Run
 
 LABELS = ["calm", "loud", "none"]
 

@@ -12,9 +12,10 @@ from pretrain.budget import Budget
 from pretrain.build import LossSums
 from pretrain.distributed import World
 from pretrain.errors import PretrainError
-from pretrain.loop import MOST_SKIPPED_IN_A_ROW, Counters, Run, step
 from pretrain.objective import PretrainingObjective
 from pretrain.optimizer import Optimizer
+from pretrain.step import MOST_SKIPPED_IN_A_ROW, step
+from pretrain.training_run import Counters, Run
 
 
 @pytest.fixture

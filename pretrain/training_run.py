@@ -1,0 +1,168 @@
+"""Everything that a training run holds, and what of it a checkpoint takes up again."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+
+import torch
+from torch import nn
+
+from model import PackedBatch
+
+from .batches import Position
+from .budget import Budget
+from .checkpoint import Checkpoints
+from .distributed import World
+from .interruption import Interruption
+from .optimizer import Optimizer, Schedule
+from .progress import Progress
+from .spikes import UsualLoss
+
+
+@dataclass
+class Counters:
+    """What a run has done so far; saved with each checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    """Tokens computed by all processes, special tokens included, padding never."""
+    epochs: float = 0.0
+    seconds: float = 0.0
+    saving_seconds: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    evaluations: int = 0
+    best: list[float] | None = None
+    """The lowest judgement of an evaluation so far, and the step it was made at."""
+    best_step: int = 0
+    evaluations_since_best: int = 0
+    before_decay: int | None = None
+    """The step whose checkpoint a warmup-stable-decay schedule can be extended from."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
+    usual_loss: UsualLoss = field(default_factory=UsualLoss)
+    spikes: int = 0
+
+    def __post_init__(self):
+        if isinstance(self.usual_loss, dict):
+            self.usual_loss = UsualLoss(**self.usual_loss)
+
+
+@dataclass
+class Run:
+    """Everything a training run holds and advances.
+
+    Args:
+        loss_sums: batch -> {name: scalar}, the objective's function of the model, as `World.parallel` made it.
+        counts: batch -> {name: number of targets}.
+        schedule: the learning rate, as a share of `learning_rate`.
+        precision: gives the context that the model computes in.
+        judge: numbers of which the best evaluation has the lowest, the first ones first.
+        patience: so many evaluations without a new best end the run; None: none do.
+        detect_anomaly: look at what every module computes (see `anomaly.watched`).
+        reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
+        describe: facts for the checkpoint's state that the loop does not know.
+    """
+
+    model: nn.Module
+    loss_sums: nn.Module
+    counts: Callable[[PackedBatch], dict[str, float]]
+    optimizer: Optimizer
+    budget: Budget
+    schedule: Schedule
+    learning_rate: float
+    precision: Callable[[], AbstractContextManager]
+    device: torch.device
+    checkpoints: Checkpoints
+    progress: Progress
+    clip_norm: float
+    evaluations: int
+    judge: Callable[[dict[str, float]], list[float]]
+    checkpoint_every: Budget
+    seed: int
+    patience: int | None = None
+    detect_anomaly: bool = False
+    reserve: float = 0.0
+    describe: dict = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    world: World = field(default_factory=World)
+    interruption: Interruption = field(default_factory=Interruption)
+
+    def __post_init__(self):
+        self._clock = time.monotonic() - self.counters.seconds
+        self._last_save = (self.counters.step, self.counters.seconds)
+        self.largest_computed = 0
+        self._agreed_seconds = self.counters.seconds
+        self.is_to_stop = False
+
+    def take_up(self, schedule: Schedule) -> None:
+        """Go on with the schedule of the checkpoint; a budget that has grown extends it."""
+        self.schedule = schedule
+        if self.budget.amount > schedule.total:
+            c, used = self.counters, self.amount_used()
+            is_stable = schedule.kind == "warmup-stable-decay" and c.before_decay in (None, c.step)
+            has_fallen = used > schedule.warmup and not is_stable
+            self.schedule = replace(
+                schedule, total=self.budget.amount, restart=used if has_fallen else schedule.restart
+            )
+            c.before_decay = None
+
+    def seconds(self) -> float:
+        """Time used, that of interrupted parts up to their last checkpoint included, by this process's clock."""
+        return time.monotonic() - self._clock
+
+    def agree(self) -> None:
+        """Take the time of the main process, and a request of any process to stop, for all."""
+        mine = [self.seconds() if self.world.is_main else 0.0, float(self.interruption.requested is not None)]
+        self._agreed_seconds, requests = self.world.sum(mine)
+        self.is_to_stop = requests > 0
+
+    def amount_used(self) -> float:
+        """How much of the budget is used, in its unit; the same in all processes."""
+        c, seconds = self.counters, self._agreed_seconds
+        if not self.budget.is_counted:
+            seconds *= self.budget.amount / max(1e-9, self.budget.amount - self.reserve)
+        return self.budget.used(seconds, c.step, c.epochs, c.tokens)
+
+    def used(self) -> float:
+        """Share of the budget that is used, in [0, 1]."""
+        return self.amount_used() / self.budget.amount
+
+    def has_stalled(self) -> bool:
+        """Whether `patience` is at its end."""
+        return self.patience is not None and self.counters.evaluations_since_best >= self.patience
+
+    def is_over(self) -> bool:
+        """Whether the budget is used up, or `patience` is at its end."""
+        return self.used() >= 1 or self.has_stalled()
+
+    def evaluations_due(self) -> int:
+        """How many evaluations belong to the part of the budget that is used."""
+        # A third of three epochs is one evaluation, also where it comes out as 0.9999.
+        return int(self.used() * self.evaluations + 1e-9)
+
+    def _decay_begins(self) -> bool:
+        begins = self.schedule.kind == "warmup-stable-decay" and self.amount_used() >= self.schedule.decay_start
+        return begins and self.counters.before_decay is None
+
+    def checkpoint_is_due(self) -> bool:
+        step, seconds = self._last_save
+        since = {"steps": self.counters.step - step, "seconds": self._agreed_seconds - seconds}
+        return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount or self._decay_begins()
+
+    def save(self, position: Position) -> None:
+        """Write a checkpoint of this moment, unless this step has one."""
+        c = self.counters
+        if self._decay_begins():
+            c.before_decay = c.step
+        self._last_save = (c.step, self._agreed_seconds)
+        if not self.world.is_main or self.checkpoints.path(c.step).exists():
+            return
+        began = time.monotonic()
+        c.seconds = self.seconds()
+        facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
+        state = {"counters": asdict(c), "position": asdict(position), **facts}
+        kept = {step for step in (c.best_step, c.before_decay) if step is not None}
+        self.checkpoints.save(c.step, self.model, self.optimizer, state, kept)
+        c.saving_seconds += time.monotonic() - began

@@ -1,0 +1,57 @@
+import random
+
+import pytest
+
+from data_prep.preparation import prepare_sample
+from data_prep.settings import ExampleSettings, PrepSettings
+
+WORDS = "the patient was given a low dose of the drug after two weeks and the liver was normal in all others".split()
+SIZE = 20_000
+
+
+def document(sentences, seed):
+    rng = random.Random(seed)
+    return "\n".join(" ".join(rng.choices(WORDS, k=10)) + " ." for _ in range(sentences))
+
+
+def folder(path, texts):
+    """A file a document."""
+    path.mkdir()
+    for number, text in enumerate(texts):
+        (path / f"{number:03d}.txt").write_text(text + "\n")
+    return str(path)
+
+
+def sample(tmp_path, texts, **more):
+    corpus = folder(tmp_path / "corpus", texts)
+    prep = PrepSettings(corpus=(corpus,), document="file", workers=1, **more)
+    return prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+
+
+def num_words(texts):
+    return sum(len(text.split()) for text in texts)
+
+
+def test_a_first_document_longer_than_the_sample_leaves_next_sentences_on(tmp_path):
+    texts = [document(2000, 0), *(document(60, seed) for seed in range(1, 200))]
+    prepared, share = sample(tmp_path, texts)
+    assert prepared.next_sentence
+    assert prepared.manifest["train"]["documents"] >= 2
+    read = prepared.manifest["train"]["tokens"] + prepared.manifest["validation"]["tokens"]
+    # Every word is in the vocabulary.
+    assert read / share == pytest.approx(num_words(texts), rel=0.1)
+
+
+def test_of_a_long_validation_corpus_only_the_beginning_is_read(tmp_path):
+    held_out = [document(60, seed) for seed in range(1000, 1100)]
+    texts = [document(60, seed) for seed in range(100)]
+    options = {"validation_corpus": (folder(tmp_path / "validation", held_out),)}
+    prepared, share = sample(tmp_path, texts, **options)
+    assert 0 < prepared.manifest["validation"]["tokens"] < 0.2 * num_words(held_out)
+    assert prepared.manifest["train"]["tokens"] / share == pytest.approx(num_words(texts), rel=0.1)
+
+
+def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):
+    prepared, share = sample(tmp_path, [document(20, seed) for seed in range(6)])
+    assert share == 1
+    assert prepared.manifest["train"]["documents"] + prepared.manifest["validation"]["documents"] == 6
