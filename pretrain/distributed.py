@@ -28,7 +28,7 @@ from .errors import PretrainError
 
 # A process that waits for another one's sum gives up after this; those that wait for its work never do.
 _TIMEOUT = timedelta(minutes=10)
-_ENDED = "ended"
+_ENDED, _STOPPED = "ended", "stopped"
 # Seconds that a process whose peer is gone waits for the peer's reason.
 _GRACE = 3.0
 _SIGNS_OF_LOSS = ("gloo", "NCCL", "Connection closed", "Connection reset", "another process has ended")
@@ -140,22 +140,25 @@ def _end(world: World, error: Exception) -> None:
 
     Raises:
         PretrainError: a peer is gone and said nothing.
+        Interrupted: a peer was stopped by a signal before this process, which speaks.
         SystemExit: another process says why.
     """
     if _is_loss_of_peer(error) or _is_loss_of_peer(error.__context__):
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline and not world.store.check([_ENDED]):
             time.sleep(0.05)
-        if not _is_first(world, "lost"):
+        if _is_first(world, "lost"):
+            raise PretrainError(
+                "another process of this run ended without a word (killed, or out of memory): give the same command "
+                "again to go on from the last checkpoint"
+            ) from error
+        if not world.store.get(_ENDED).decode().endswith(_STOPPED):
             raise SystemExit(2) from error
-        raise PretrainError(
-            "another process of this run ended without a word (killed, or out of memory): give the same command again "
-            "to go on from the last checkpoint"
-        ) from error
+        error = Interrupted("stopped by a signal: what was saved before is there")
     if isinstance(error, Interrupted):
-        if not world.is_main:
-            raise SystemExit(INTERRUPTED) from error
-    elif not _is_first(world, str(error)):
+        _is_first(world, _STOPPED)
+        raise error if world.is_main else SystemExit(INTERRUPTED)
+    if not _is_first(world, str(error)):
         raise SystemExit(2) from error
 
 

@@ -10,7 +10,7 @@ from data_prep.errors import Interrupted
 
 from .anomaly import watched
 from .batches import Batches, Position
-from .step import step
+from .step import arrange_sums, step
 from .training_run import Run
 
 
@@ -26,6 +26,8 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         Interrupted: a signal came; a checkpoint is written.
     """
     run.model.train()
+    if run.world.size > 1:
+        arrange_sums(run, batches.maker.nothing())
     run.agree()
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())

@@ -46,6 +46,16 @@ def step(run: Run, batches: Batches) -> tuple[dict[str, float], float]:
     return losses, norm
 
 
+def arrange_sums(run: Run, nothing: PackedBatch) -> None:
+    """Let the processes fix the order in which they will add gradients up.
+
+    DistributedDataParallel arranges its buckets anew after the first backward pass. Without this one, a run that goes on
+    after an interruption would add up in another order than one that was never stopped.
+    """
+    backward(run, nothing, 0, run.counts(nothing), {})
+    run.optimizer.zero_grad()
+
+
 def add_counts(run: Run, micro_batches: list[PackedBatch], num_tokens: int) -> dict[str, float]:
     """Numbers of targets of the global batch; adds its tokens to the counters."""
     totals: dict[str, float] = {}
