@@ -7,9 +7,10 @@ number of processes.
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from .corpus import Document
-from .errors import PrepError
+from .errors import PrepError, UserError
 from .prepared import Shard
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .sentences import split
@@ -142,7 +143,20 @@ def encode(
 
     Returns:
         How many blocks were found done.
+
+    Raises:
+        UserError: a worker process ended.
     """
+    try:
+        return _encode(blocks, store, submit, in_flight)
+    except BrokenExecutor as error:
+        raise UserError(
+            "a worker process ended while it encoded (killed, or out of memory): give the same command again to go on, "
+            "with fewer --workers"
+        ) from error
+
+
+def _encode(blocks, store: BlockStore, submit, in_flight: int) -> int:
     waiting: list[tuple[Path, Future[Block]]] = []
     numbers: dict[str, int] = {}
     found = 0
@@ -172,7 +186,11 @@ def process_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _end_with_parent() -> None:
-    """A worker of a killed process would wait for its next block for ever: it holds both ends of the queue."""
+    """A worker of a killed process would wait for its next block for ever: it holds both ends of the queue.
+
+    A Ctrl-C, which the terminal sends to all processes, is the parent's matter.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 

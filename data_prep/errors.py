@@ -5,8 +5,11 @@ class UserError(Exception):
     """A mistake a person can mend: commands print it as one sentence, no traceback, and exit with 2."""
 
 
-class Interrupted(Exception):
-    """A signal asked the run to end before it was done; nothing is lost. The text says what was saved."""
+class Interrupted(BaseException):
+    """A signal asked the run to end before it was done. The text says what was saved.
+
+    As KeyboardInterrupt, no `except Exception` of a library may swallow it.
+    """
 
 
 class PrepError(UserError):

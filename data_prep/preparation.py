@@ -75,7 +75,9 @@ def prepare(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock", timeout=0):
-            job.run(executor)
+            # Another process may have finished in the meantime.
+            if not (out / MANIFEST).exists():
+                job.run(executor)
     except Timeout as error:
         raise PrepError(f"{out} is being written by another process: wait for it, or give another --out") from error
     except PrepError:

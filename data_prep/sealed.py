@@ -74,5 +74,9 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
         size = path.stat().st_size
         if size != fact["bytes"]:
             raise Damaged(f"{path} is damaged: {size:,} bytes instead of {fact['bytes']:,}")
-        if contents and file_digest(path) != fact["blake2b"]:
+        try:
+            is_whole = not contents or file_digest(path) == fact["blake2b"]
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read ({error.strerror})") from error
+        if not is_whole:
             raise Damaged(f"{path} is damaged: its bytes are not those that were written")

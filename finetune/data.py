@@ -165,11 +165,11 @@ class BatchMaker:
         self.places = places
         self._bounds = np.searchsorted(encoded.text, np.arange(encoded.num_texts + 1))
         self._shards = [Shard(0, encoded.ids, np.empty(0, np.int32), np.empty(0, np.int32))]
-        self._lengths = encoded.sequences.lengths()
+        self._lengths, self._text_lengths = encoded.sequences.lengths(), encoded.lengths()
 
     def lengths(self, texts: np.ndarray) -> np.ndarray:
         """Tokens of each text, all its windows together."""
-        return self.encoded.lengths()[texts]
+        return self._text_lengths[texts]
 
     def longest(self, texts: np.ndarray) -> int:
         """Tokens of the longest sequence of these texts."""

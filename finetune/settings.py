@@ -73,7 +73,7 @@ class FinetuneSettings(LoopSettings):
     """Dropout on embeddings, sublayers, attention weights and head."""
     evaluations: int | Literal["auto"] = "auto"
     """Evaluations on the validation texts, evenly over the budget. auto: one an epoch, or 5 for other budgets."""
-    keep_checkpoints: int = 1
+    keep_checkpoints: int = 2
     """How many of the latest checkpoints stay, besides the best, until the seed is finished."""
 
     def __post_init__(self):

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.files import write_json
+from data_prep.files import flush_to_disk, write_json
 from data_prep.preparation import say
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
 from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
 from pretrain.build import LossSums, make_optimizer, precision_context
-from pretrain.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.distributed import World
 from pretrain.folder import whole_folder
 from pretrain.interruption import Interruption
@@ -132,7 +132,7 @@ class SeedTraining:
         )
 
     def _open(self, checkpoint: Path) -> tuple[BertForSequenceClassification, dict]:
-        state = read_state(checkpoint, ["data"])
+        state = read_state(checkpoint, ["data", "reserve"])
         if state["data"] != self.material.digest:
             raise FinetuneError(f"{checkpoint} was trained on other texts or another model: give another --out")
         return open_classifier(checkpoint), state
@@ -147,6 +147,7 @@ class SeedTraining:
 
     def _make_run(self, model, optimizer, state: dict) -> Run:
         settings, budget = self.settings, Budget.parse(self.settings.budget)
+        reserve = state["reserve"] if state else self._reserve(model, budget)
         learned = task.objective(
             self.material.train, len(self.material.dataset.labels), settings.class_weights == "balanced"
         )
@@ -169,8 +170,8 @@ class SeedTraining:
             seed=self.seed,
             patience=settings.patience,
             detect_anomaly=settings.detect_anomaly,
-            reserve=self._reserve(model, budget),
-            describe={"data": self.material.digest},
+            reserve=reserve,
+            describe={"data": self.material.digest, "reserve": reserve},
             counters=Counters(**state["counters"]) if state else Counters(),
             world=self.world,
             interruption=self.interruption,
@@ -202,7 +203,10 @@ class SeedTraining:
     def _finish(self, run: Run) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
-        best = open_classifier(self.checkpoints.path(run.counters.best_step))
+        checkpoint = self.checkpoints.path(run.counters.best_step)
+        if damage := damage_of(checkpoint):
+            raise FinetuneError(f"{damage}: remove {self.out} to train this seed again")
+        best = open_classifier(checkpoint)
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
             Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(folder)
@@ -210,6 +214,7 @@ class SeedTraining:
         held_out = {"validation": dataset.validation, "test": dataset.test}
         found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
         np.savez(self.out / ".probabilities.npz", **found)
+        flush_to_disk(self.out / ".probabilities.npz")
         os.replace(self.out / ".probabilities.npz", self.out / "probabilities.npz")
         scores = {name: task.metrics(task.classes(held_out[name], dataset.labels), p) for name, p in found.items()}
         results = {

@@ -5,6 +5,7 @@
     checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,12 +26,13 @@ from .optimizer import Optimizer
 FORMAT = 2
 _STATE = "training_state"
 _MANIFEST = "manifest.json"
+_OTHER_VERSION = "{} was written by another version of this tool: finish the run with that, or give another --out"
 # Config, tokenizer and state, generously.
 _SMALL_FILES = 4_000_000
 
 
 class Checkpoints:
-    """The checkpoints of one run: the latest few, and those that are named.
+    """The checkpoints of one run: the latest few, and those that these need.
 
     Args:
         folder: where they are; made at the first save.
@@ -48,8 +50,9 @@ class Checkpoints:
         """Complete checkpoints, oldest first."""
         return sorted(self.folder.glob("step-" + "[0-9]" * 8))
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict, kept_steps: Iterable[int]) -> None:
-        """Write a checkpoint: it is there whole or not at all. Older ones go, but the last `keep` and `kept_steps`.
+    def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict) -> None:
+        """Write a checkpoint: it is there whole or not at all. Older ones go, but the last `keep`, and those of the
+        steps that these name in `state["needs"]`.
 
         Raises:
             PretrainError: the disk is full; the checkpoints before are intact.
@@ -64,7 +67,8 @@ class Checkpoints:
             (folder / _STATE / "state.json").write_text(text, encoding="utf-8")
             files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
             write_sealed(folder / _STATE / _MANIFEST, {"files": file_facts(folder, files)})
-        kept = {*self.all()[-self.keep :], *map(self.path, kept_steps)}
+        latest = self.all()[-self.keep :]
+        kept = {*latest, *(self.path(needed) for checkpoint in latest for needed in _state(checkpoint)["needs"])}
         for old in (path for path in self.all() if path not in kept):
             remove_folder(old)
 
@@ -74,7 +78,7 @@ class Checkpoints:
         Damaged ones newer than it are said and renamed to damaged-step-..., so that they count no more.
 
         Raises:
-            PretrainError: there are checkpoints, but all are damaged.
+            PretrainError: there are checkpoints, but all are damaged, or of another version.
         """
         for left_over in self.folder.glob(".*.tmp"):
             shutil.rmtree(left_over)
@@ -82,6 +86,7 @@ class Checkpoints:
         for checkpoint in reversed(self.all()):
             if up_to is not None and checkpoint > self.path(up_to):
                 continue
+            _refuse_without_manifest(checkpoint)
             damage = damage_of(checkpoint)
             if damage is None:
                 return checkpoint
@@ -89,7 +94,7 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(checkpoint, aside)
             say(f"{damage}: not used, and renamed to {aside}.")
-        if damage:
+        if damage and up_to is None:
             raise PretrainError(f"no checkpoint in {self.folder} is intact ({damage}): give another --out")
         return None
 
@@ -108,6 +113,18 @@ def damage_of(checkpoint: Path) -> str | None:
     return None
 
 
+def _refuse_without_manifest(checkpoint: Path) -> None:
+    """Checkpoints of the first format are whole, and not this version's."""
+    if not (checkpoint / _STATE / _MANIFEST).exists():
+        with contextlib.suppress(OSError, ValueError):
+            if "format" not in _state(checkpoint):
+                raise PretrainError(_OTHER_VERSION.format(checkpoint))
+
+
+def _state(checkpoint: Path) -> dict:
+    return json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
+
+
 def num_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -118,10 +135,10 @@ def read_state(checkpoint: Path, facts: Iterable[str]) -> dict:
     Raises:
         PretrainError: it was written by another version.
     """
-    state = json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
+    state = _state(checkpoint)
     wanted = ("counters", "position", "schedule", "metrics_bytes", *facts)
     if state.get("format") != FORMAT or not all(name in state for name in wanted):
-        raise PretrainError(f"{checkpoint} was written by another version of this tool: give another --out")
+        raise PretrainError(_OTHER_VERSION.format(checkpoint))
     return state
 
 

@@ -28,10 +28,14 @@ from .errors import PretrainError
 
 # A process that waits for another one's sum gives up after this; those that wait for its work never do.
 _TIMEOUT = timedelta(minutes=10)
-_ENDED, _STOPPED = "ended", "stopped"
+_ENDED, _STOPPED, _LOST = "ended", "stopped", "lost"
 # Seconds that a process whose peer is gone waits for the peer's reason.
 _GRACE = 3.0
-_SIGNS_OF_LOSS = ("gloo", "NCCL", "Connection closed", "Connection reset", "another process has ended")
+_SIGNS_OF_LOSS = ("gloo", "NCCL", "Connection closed", "Connection reset")
+
+
+class LostPeer(Exception):
+    """Another process of the run has ended."""
 
 
 @dataclass
@@ -75,12 +79,11 @@ class World:
         return json.loads(self._wait(key))
 
     def _wait(self, key: str) -> bytes:
-        while True:
-            with contextlib.suppress(dist.DistStoreError):
-                self.store.wait([key], timedelta(seconds=1))
-                return self.store.get(key)
+        while not self.store.check([key]):
             if self.store.check([_ENDED]):
-                raise RuntimeError("another process has ended")
+                raise LostPeer("another process has ended")
+            time.sleep(0.05)
+        return self.store.get(key)
 
     def parallel(self, module: nn.Module) -> nn.Module:
         """The module with its gradients averaged over all processes at the end of each backward pass."""
@@ -107,7 +110,11 @@ def joined(wanted: str) -> Iterator[World]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield World()
         return
-    store, rank, size = next(dist.rendezvous("env://"))
+    try:
+        store, rank, size = next(dist.rendezvous("env://"))
+    except (ValueError, RuntimeError) as error:
+        reason = _first_line(error)
+        raise PretrainError(f"the processes do not find each other ({reason}): start them with torchrun") from error
     # After a restart the launcher's store still holds what the processes before have written.
     store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     world = World(rank, size, dist.PrefixStore("domain-bert", store))
@@ -115,10 +122,13 @@ def joined(wanted: str) -> Iterator[World]:
         _connect(world, find_device(wanted), dist.PrefixStore("group", store))
         with nullcontext() if world.is_main else contextlib.redirect_stdout(open(os.devnull, "w")):
             yield world
-    except Exception as error:
+    except (Exception, Interrupted) as error:
         # The launcher ends the processes that are left with a signal; they may say why first.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end(world, error)
+        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            _end(world, error)
+        finally:
+            signal.signal(signal.SIGTERM, handler)
         raise
     dist.destroy_process_group()
 
@@ -132,10 +142,17 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
         torch.cuda.set_device(number)
         # Numbers are agreed on by gloo, so that no step waits for the GPU on their account.
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
+    try:
+        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
+    except RuntimeError as error:
+        raise PretrainError(f"the processes cannot be connected: {_first_line(error)}") from error
 
 
-def _end(world: World, error: Exception) -> None:
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _end(world: World, error: BaseException) -> None:
     """Leave a world that has failed: returns if this process is the one to speak, else ends it silently.
 
     Raises:
@@ -143,16 +160,16 @@ def _end(world: World, error: Exception) -> None:
         Interrupted: a peer was stopped by a signal before this process, which speaks.
         SystemExit: another process says why.
     """
-    if _is_loss_of_peer(error) or _is_loss_of_peer(error.__context__):
+    if loss := _loss_of_peer(error) or _loss_of_peer(error.__context__):
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline and not world.store.check([_ENDED]):
             time.sleep(0.05)
-        if _is_first(world, "lost"):
+        if _is_first(world, _LOST):
             raise PretrainError(
                 "another process of this run ended without a word (killed, or out of memory): give the same command "
-                "again to go on from the last checkpoint"
+                f"again to go on from the last checkpoint ({_first_line(loss)})"
             ) from error
-        if not world.store.get(_ENDED).decode().endswith(_STOPPED):
+        if _reason(world.store.get(_ENDED)) != _STOPPED:
             raise SystemExit(2) from error
         error = Interrupted("stopped by a signal: what was saved before is there")
     if isinstance(error, Interrupted):
@@ -165,10 +182,15 @@ def _end(world: World, error: Exception) -> None:
 def _is_first(world: World, reason: str) -> bool:
     """Whether no other process has ended, or for another reason; from now on the others know this one."""
     mine = f"{world.rank} {reason}"
-    first = world.store.compare_set(_ENDED, "", mine).decode()
-    return first == mine or (reason != "lost" and first.partition(" ")[2] != reason)
+    first = world.store.compare_set(_ENDED, "", mine)
+    return first.decode() == mine or (reason != _LOST and _reason(first) != reason)
 
 
-def _is_loss_of_peer(error: BaseException | None) -> bool:
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS_OF_LOSS)
+def _reason(ended: bytes) -> str:
+    return ended.decode().partition(" ")[2]
+
+
+def _loss_of_peer(error: BaseException | None) -> Exception | None:
+    """The error, if it is that of a sum in which another process does not take part any more."""
+    is_lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_LOSS)
+    return error if is_lost or isinstance(error, LostPeer) else None

@@ -28,13 +28,14 @@ def whole_folder(final: Path, size: int) -> Iterator[Path]:
     Raises:
         PretrainError: the disk is full; what stood at `final` before still does.
     """
-    temporary = final.with_name(f".{final.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary, old = (final.with_name(f".{final.name}{end}") for end in (".tmp", ".old.tmp"))
+    for left_over in (temporary, old):
+        shutil.rmtree(left_over, ignore_errors=True)
     try:
         _require_room(final.parent, size)
         temporary.mkdir(parents=True)
         yield temporary
-        _commit(temporary, final)
+        _commit(temporary, final, old)
     except (OSError, SafetensorError) as error:
         if _errno(error) not in _NO_ROOM:
             raise
@@ -46,6 +47,7 @@ def whole_folder(final: Path, size: int) -> Iterator[Path]:
 
 def _require_room(folder: Path, size: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    flush_to_disk(folder.parent)
     if shutil.disk_usage(folder).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
@@ -53,8 +55,8 @@ def _require_room(folder: Path, size: int) -> None:
 def _full(folder: Path, size: int) -> str:
     free = shutil.disk_usage(folder).free
     return (
-        f"the disk of {folder} is full: {size:,} bytes are needed and {free:,} are free; what was saved before is "
-        "intact: make room and give the same command again to go on"
+        f"the disk of {folder} is full: {size:,} bytes are needed and {free:,} are free (a quota may allow less); what "
+        "was saved before is intact: make room and give the same command again to go on"
     )
 
 
@@ -66,19 +68,15 @@ def _errno(error: OSError | SafetensorError) -> int | None:
     return int(found[1]) if found else None
 
 
-def _commit(temporary: Path, final: Path) -> None:
+def _commit(temporary: Path, final: Path, old: Path) -> None:
     """Give a finished folder its name; at no moment is neither the old nor the new one on disk."""
     for path in [*temporary.rglob("*"), temporary]:
         flush_to_disk(path)
-    old = None
     if final.exists():
-        old = final.with_name(f".{final.name}.old.tmp")
-        shutil.rmtree(old, ignore_errors=True)
         os.replace(final, old)
     os.replace(temporary, final)
     flush_to_disk(final.parent)
-    if old:
-        shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -10,19 +11,27 @@ from typing import Self
 from data_prep.errors import Interrupted
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Seconds in which a launcher passes on a signal that its processes have got as well.
+_ECHO = 5.0
+
+
+def has_launcher() -> bool:
+    """Whether torchrun, or another one that sets the same variables, has started this process."""
+    return "WORLD_SIZE" in os.environ
 
 
 class Interruption:
     """Handles the signals while it is entered; the handlers found are put back.
 
     The first signal of a kind raises `Interrupted` where nothing is under way that must be finished, and is otherwise
-    noted in `requested`; the second one of that kind ends the process at once. (A launcher that is interrupted from the
-    keyboard passes a SIGTERM on to processes that have seen the SIGINT: one of each is one request.)
+    noted in `requested`; the second one of that kind ends the process at once. (A launcher passes on what it gets, as a
+    SIGTERM, to processes that may have seen it already: one signal of each kind is one request, and under a launcher so
+    are those of a few seconds.)
     """
 
     def __init__(self):
         self.requested: str | None = None
-        self._seen: set[int] = set()
+        self._seen: dict[int, float] = {}
         self._deferred = False
         self._before = {}
 
@@ -36,15 +45,17 @@ class Interruption:
 
     def _handle(self, number: int, frame) -> None:
         if number in self._seen:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            if time.monotonic() - self._seen[number] > _ECHO * has_launcher():
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
             return
-        self._seen.add(number)
+        self._seen[number] = time.monotonic()
+        is_first = self.requested is None
         self.requested = signal.Signals(number).name
-        if self._deferred:
-            print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
-        else:
+        if not self._deferred:
             self._stop()
+        elif is_first and os.environ.get("RANK", "0") == "0":
+            print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
 
     def _stop(self) -> None:
         raise Interrupted(f"stopped by {self.requested}: what was saved before is there")

@@ -29,11 +29,13 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
     if run.world.size > 1:
         arrange_sums(run, batches.maker.nothing())
     run.agree()
+    if run.counters.micro_batch_tokens:
+        batches.maker.micro_batch_tokens = run.counters.micro_batch_tokens
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
     with run.interruption.deferred(), anomalies(run):
         while not run.is_over():
-            if run.evaluations_due() > run.counters.evaluations:
+            if run.evaluation_is_due():
                 evaluate_and_save(run, batches.position, evaluate)
                 run.agree()
                 continue
@@ -59,6 +61,8 @@ def anomalies(run: Run) -> AbstractContextManager:
 def stop_if_asked(run: Run) -> None:
     """Raises Interrupted where a process was asked to stop, after all of them have finished the same step."""
     if run.is_to_stop:
+        # A launcher ends all processes as soon as one has ended: none does before the checkpoint is written.
+        run.world.first(lambda: None)
         path = run.checkpoints.path(run.counters.step)
         raise Interrupted(f"stopped by a signal after step {run.counters.step:,}, which {path} holds")
 
@@ -85,7 +89,7 @@ def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Modul
         run.save(position)
         run.is_to_stop = True
         stop_if_asked(run)
-    run.counters.evaluations = due
+    run.counters.evaluations, run.counters.evaluated_step = due, run.counters.step
     record_evaluation(run, results)
     run.save(position)
 

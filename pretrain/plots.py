@@ -12,7 +12,7 @@ def draw_curves(rows: list[dict], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    training = [row for row in rows if "validation" not in row]
+    training = [row for row in rows if "learning_rate" in row]
     held_out = [(row["tokens"], row["validation"]) for row in rows if "validation" in row]
     if not held_out:
         return

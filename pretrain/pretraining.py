@@ -231,7 +231,7 @@ class Pretraining:
         )
         if run.world.size > 1:
             say(f"{run.world.size} processes share each step.")
-        if run.schedule.restart:
+        if run.schedule.restart and run.schedule.restart == run.amount_used():
             say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
 
     def _finish(self, run: Run, found: dict) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_prep.files import flush_to_disk
+from data_prep.preparation import say
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20
@@ -24,6 +25,8 @@ class MetricsFile:
     def __init__(self, path: Path, num_bytes: int = 0):
         self.path = path
         with open(path, "ab") as file:
+            if file.tell() < num_bytes:
+                say(f"{path} is shorter than it was when the checkpoint was written: rows are missing.")
             file.truncate(min(num_bytes, file.tell()))
 
     def write(self, row: dict) -> None:

@@ -111,8 +111,9 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
     if out.exists() and not out.is_dir():
         raise PretrainError(f"{out} is a file: give the name of a folder as --out")
     if not path.exists():
-        left = [entry for entry in out.iterdir() if entry.name not in ("prepared", ".lock")] if out.exists() else []
-        if left:
+        # A run that was killed before it began may have left the others.
+        own = ("prepared", ".lock", f"{SETTINGS_FILE}.tmp")
+        if out.exists() and any(entry.name not in own for entry in out.iterdir()):
             raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
         return None
     if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
@@ -135,7 +136,7 @@ def _read(path: Path) -> dict:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise PretrainError(f"{path} is damaged: give another --out, or remove that folder") from error
+        raise PretrainError(f"{path} is damaged: write it again, or give another --out") from error
     if not isinstance(content, dict) or "budget" not in content:
         raise PretrainError(f"{path} is not the settings of a run: give another --out")
     return content

@@ -32,7 +32,7 @@ def step(run: Run, batches: Batches) -> tuple[dict[str, float], float]:
     totals = add_counts(run, micro_batches, batches.num_tokens)
     while (losses := add_gradients(run, micro_batches, totals, batches.maker.nothing())) is None:
         run.optimizer.zero_grad()
-        halve_micro_batches(batches)
+        counters.micro_batch_tokens = halve_micro_batches(batches)
         micro_batches = batches.micro_batches()
     losses = dict(zip(losses, run.world.sum([float(value) for value in losses.values()]), strict=True))
     norm = float(clip([p for p in run.model.parameters() if p.grad is not None], run.clip_norm))
@@ -49,8 +49,8 @@ def step(run: Run, batches: Batches) -> tuple[dict[str, float], float]:
 def arrange_sums(run: Run, nothing: PackedBatch) -> None:
     """Let the processes fix the order in which they will add gradients up.
 
-    DistributedDataParallel arranges its buckets anew after the first backward pass. Without this one, a run that goes on
-    after an interruption would add up in another order than one that was never stopped.
+    DistributedDataParallel arranges its buckets anew after the first backward pass. Without this one, a run that goes
+    on after an interruption would add up in another order than one that was never stopped.
     """
     backward(run, nothing, 0, run.counts(nothing), {})
     run.optimizer.zero_grad()
@@ -108,8 +108,8 @@ def backward(run: Run, batch: PackedBatch, number: int, totals: dict[str, float]
         losses[name] = losses.get(name, 0.0) + value.detach()
 
 
-def halve_micro_batches(batches: Batches) -> None:
-    """Compute half as many tokens at once from now on.
+def halve_micro_batches(batches: Batches) -> int:
+    """Compute half as many tokens at once from now on; returns how many.
 
     Raises:
         PretrainError: single examples are too much already.
@@ -124,6 +124,7 @@ def halve_micro_batches(batches: Batches) -> None:
     batches.maker.micro_batch_tokens = max(batches.longest, min(tokens, batches.num_tokens) // 2)
     say(f"The GPU's memory is too small: {batches.maker.micro_batch_tokens:,} tokens at once from now on, in the same "
         "steps (--micro-batch-tokens).")  # fmt: skip
+    return batches.maker.micro_batch_tokens
 
 
 def skip(run: Run) -> None:
@@ -134,6 +135,6 @@ def skip(run: Run) -> None:
         good = run.checkpoints.all()
         raise PretrainError(
             f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
-            f"{run.counters.step}): start anew in another --out with a lower --learning-rate or --precision fp32, or "
-            f"find the cause with --detect-anomaly; the last good checkpoint is {good[-1] if good else 'none yet'}"
+            f"{run.counters.step + 1}): start anew in another --out with a lower --learning-rate or --precision fp32, "
+            f"or find the cause with --detect-anomaly; the last good checkpoint is {good[-1] if good else 'none yet'}"
         )

@@ -33,12 +33,15 @@ class Counters:
     skipped: int = 0
     skipped_in_a_row: int = 0
     evaluations: int = 0
+    evaluated_step: int = 0
     best: list[float] | None = None
     """The lowest judgement of an evaluation so far, and the step it was made at."""
     best_step: int = 0
     evaluations_since_best: int = 0
     before_decay: int | None = None
     """The step whose checkpoint a warmup-stable-decay schedule can be extended from."""
+    micro_batch_tokens: int | None = None
+    """What a GPU's memory allowed, where it was less than asked for."""
     losses: dict[str, float] = field(default_factory=dict)
     """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
     usual_loss: UsualLoss = field(default_factory=UsualLoss)
@@ -142,6 +145,11 @@ class Run:
         # A third of three epochs is one evaluation, also where it comes out as 0.9999.
         return int(self.used() * self.evaluations + 1e-9)
 
+    def evaluation_is_due(self) -> bool:
+        """Whether it is time for an evaluation; weights that have been evaluated are not evaluated again."""
+        is_new = self.counters.step > self.counters.evaluated_step
+        return is_new and self.evaluations_due() > self.counters.evaluations
+
     def _decay_begins(self) -> bool:
         begins = self.schedule.kind == "warmup-stable-decay" and self.amount_used() >= self.schedule.decay_start
         return begins and self.counters.before_decay is None
@@ -162,7 +170,7 @@ class Run:
         began = time.monotonic()
         c.seconds = self.seconds()
         facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
-        state = {"counters": asdict(c), "position": asdict(position), **facts}
-        kept = {step for step in (c.best_step, c.before_decay) if step is not None}
-        self.checkpoints.save(c.step, self.model, self.optimizer, state, kept)
+        needs = [step for step in (c.best_step, c.before_decay) if step is not None]
+        state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}
+        self.checkpoints.save(c.step, self.model, self.optimizer, state)
         c.saving_seconds += time.monotonic() - began

@@ -32,7 +32,7 @@ encode._keep = lambda *block: (keep(*block), time.sleep(0.05))
 """
 # Killed at the n-th time that it waits for the disk, with whatever is half-written then.
 KILLED = """
-import os, signal, sys
+import atexit, os, signal, sys
 def fsync(descriptor):
     global left
     left -= 1
@@ -42,6 +42,7 @@ def fsync(descriptor):
 if __name__ == "__main__":
     sync, left = os.fsync, int(sys.argv.pop(1))
     os.fsync = fsync
+    atexit.register(lambda: print("left", left))
 """
 RUN = """
 if __name__ == "__main__":
@@ -216,17 +217,31 @@ def test_a_block_damaged_while_it_waits_is_refused_and_made_anew_by_the_next_run
     assert contents(tmp_path / "out") == undisturbed
 
 
-@pytest.mark.parametrize("wait", [1, 3, 6, 20, 40, 56, 57])
-def test_killed_at_any_wait_for_the_disk_it_ends_the_same(wait, corpus, tmp_path, undisturbed):
-    """The last two waits are for the manifest: for its bytes, before it has its name, and for its name."""
-    out = tmp_path / "out"
-    (tmp_path / "killed.py").write_text(KILLED + RUN)
-    command = [sys.executable, str(tmp_path / "killed.py"), str(wait), f"--corpus={corpus}", *OPTIONS, f"--out={out}"]
+def killed_at(wait, corpus, folder):
+    """A preparation that is killed at a wait for the disk, counted from 1."""
+    (folder / "killed.py").write_text(KILLED + RUN)
+    command = [sys.executable, str(folder / "killed.py"), str(wait), f"--corpus={corpus}", *OPTIONS]
     paths = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*command, f"--out={folder / 'out'}"], env=paths, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture(scope="module")
+def num_waits(corpus, tmp_path_factory):
+    never = 10**6
+    done = killed_at(never, corpus, tmp_path_factory.mktemp("counted"))
+    return never - int(done.stdout.rpartition("left ")[2])
+
+
+@pytest.mark.parametrize("wait", [1, 3, 6, 20, 40, -1, 0])
+def test_killed_at_any_wait_for_the_disk_it_ends_the_same(wait, corpus, tmp_path, undisturbed, num_waits):
+    """The last two waits are for the manifest: for its bytes, before it has its name, and for its name."""
+    is_last, out = wait == 0, tmp_path / "out"
+    done = killed_at(wait if wait > 0 else num_waits + wait, corpus, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert (out / ".work").exists()
-    assert (out / MANIFEST).exists() == (wait == 57)
+    assert (out / MANIFEST).exists() == is_last
     # Blocks of another size than the killed run's would not be those that this one cuts.
     shutil.rmtree(out / ".work" / "blocks", ignore_errors=True)
     prepared_again(corpus, out)

@@ -224,7 +224,7 @@ def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, m
     examples, maker = examples_and_maker(prepared)
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     run = make_run(model, checkpoints=checkpoints)
-    checkpoints.save(0, model, run.optimizer, {}, [])
+    checkpoints.save(0, model, run.optimizer, {"needs": []})
     with torch.no_grad():
         model.mlm_head.bias[0] = float("nan")
     for _ in range(MOST_SKIPPED_IN_A_ROW - 1):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from pretrain.fill_mask import MaskFiller
 from pretrain.run import main
@@ -80,7 +80,7 @@ def test_the_best_checkpoint_outlives_the_latest(prepared, tmp_path):
     model = BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=prepared.tokenizer.vocab_size))
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     for step, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
-        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {}, [best])
+        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {"needs": [best]})
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000004", "step-00000005"]
 
 
@@ -120,8 +120,41 @@ def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path,
     assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
 
 
+def test_a_loss_that_stands_out_is_recorded_with_its_examples_and_ends_nothing(prepared, tmp_path, capsys):
+    out = tmp_path / "run"
+    every = {"evaluations": 10, "log-every": 1, "checkpoint-every": "10steps", "precision": "fp32"}
+    assert main(arguments(prepared, out, "80steps", **every)) == 0
+    newest = out / "checkpoints" / "step-00000080"
+    state = json.loads((newest / "training_state" / "state.json").read_text())
+    assert state["counters"]["usual_loss"]["steps"] == 80 and state["counters"]["spikes"] == 0
+    # Weights that are wrong from one moment on: the usual loss is known from the steps before.
+    from data_prep.sealed import file_facts, read_sealed, write_sealed
+
+    weights = load_file(newest / "model.safetensors")
+    weights["bert.pooler.dense.bias"].fill_(100)
+    weights["cls.seq_relationship.bias"][0] = 100
+    save_file(weights, newest / "model.safetensors", {"format": "pt"})
+    manifest = newest / "training_state" / "manifest.json"
+    write_sealed(manifest, {"files": file_facts(newest, read_sealed(manifest)["files"])})
+    assert main(arguments(prepared, out, "100steps", **every)) == 0
+    assert "metrics.jsonl names the examples" in capsys.readouterr().out
+    spikes = [row for row in rows(out) if "spike" in row]
+    assert spikes[0]["step"] == 81 and spikes[0]["spike"]["nsp_loss"] > 10 > spikes[0]["usual_loss"]
+    assert len(spikes[0]["examples"]) == 8
+    for shard, first in spikes[0]["examples"]:
+        assert first in prepared.train[shard].sentence_starts
+    assert json.loads((out / "results.json").read_text())["loss_spikes"] == len(spikes)
+
+
+def test_a_folder_in_which_a_run_was_killed_before_it_began_is_free(prepared, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "settings.yaml.tmp").write_text("half")
+    assert main(arguments(prepared, out, "2steps")) == 0
+
+
 def training_rows(out):
-    return [row for row in rows(out) if "validation" not in row]
+    return [row for row in rows(out) if "learning_rate" in row]
 
 
 def test_a_stable_schedule_is_extended_as_if_the_budget_had_been_larger_from_the_start(prepared, tmp_path, capsys):
