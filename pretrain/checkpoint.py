@@ -68,7 +68,7 @@ class Checkpoints:
             files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
             write_sealed(folder / _STATE / _MANIFEST, {"files": file_facts(folder, files)})
         latest = self.all()[-self.keep :]
-        kept = {*latest, *(self.path(needed) for checkpoint in latest for needed in _state(checkpoint)["needs"])}
+        kept = {*latest, *(self.path(step) for checkpoint in latest for step in _needs(checkpoint))}
         for old in (path for path in self.all() if path not in kept):
             remove_folder(old)
 
@@ -119,6 +119,14 @@ def _refuse_without_manifest(checkpoint: Path) -> None:
         with contextlib.suppress(OSError, ValueError):
             if "format" not in _state(checkpoint):
                 raise PretrainError(_OTHER_VERSION.format(checkpoint))
+
+
+def _needs(checkpoint: Path) -> list[int]:
+    """The steps whose checkpoints this one refers to; none if it was damaged after it was written."""
+    try:
+        return list(_state(checkpoint)["needs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _state(checkpoint: Path) -> dict:

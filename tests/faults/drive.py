@@ -71,7 +71,7 @@ def moments(count: int, seed: int, job: Job, steps: int, prepares: bool, slownes
     for number, kind in enumerate(kinds):
         place = (number - len(first) + rng.random()) / max(1, between)
         delay = {"start": rng.uniform(0, 4 * slowness), "preparation": rng.uniform(0, 0.5)}
-        delay |= {"write": rng.uniform(0, 0.08), "evaluation": rng.uniform(0, 0.02), "final": rng.uniform(0, 0.04)}
+        delay |= {"write": rng.uniform(0, 0.08), "evaluation": rng.uniform(0, 0.02), "final": rng.uniform(0, 0.01)}
         victim = rng.choice([None, *range(job.processes)]) if job.processes > 1 else None
         found.append(Moment(kind, round(0.85 * steps * max(0.0, place)), delay.get(kind, 0.0), victim))
     return found
@@ -136,7 +136,7 @@ def killed_run(job: Job, out: Path, plan: list[Moment], log: Path,
         kill = Kill(moment)
         kills.append(kill)
         with start(job, out, log.with_name(f"{log.name}-{number}")) as life:
-            came = life.wait_until(is_there(moment, seen))
+            came = life.wait_until(is_there(moment, seen), pause=0.001)
             time.sleep(moment.delay)
             kill.was_met = came and life.code() is None
             die(life, moment.victim)
@@ -164,8 +164,15 @@ def die(life: Life, victim: int | None) -> None:
 
 
 def _note_origin(kills: list[Kill], said: str) -> None:
-    found = re.findall(r"Going on from .*?((?:seed-\d+/checkpoints/)?step-\d+)\.\n", said)
-    origin = found[0].replace("checkpoints/", "") if found else "the beginning"
+    """Fill in what the life after the kills says it goes on from; one that ended too early says nothing."""
+    if found := re.search(r"Going on from .*?((?:seed-\d+/checkpoints/)?step-\d+)\.\n", said):
+        origin = found[1].replace("checkpoints/", "")
+    elif "holds this run, finished" in said:
+        origin = "the end"
+    elif re.search("^(Training|Fine-tuning) ", said, re.MULTILINE):
+        origin = "the beginning"
+    else:
+        return
     for kill in kills:
         kill.went_on_from = kill.went_on_from or origin
 
@@ -199,10 +206,11 @@ def make_job(options: argparse.Namespace, folder: Path) -> tuple[Job, bool]:
     return finetuning(model, folder, steps=40, evaluations=8, processes=options.processes), False
 
 
-def finish(job: Job, out: Path) -> None:
-    """A run undisturbed."""
-    with job.start(out, out.with_name(f"{out.name}-log")) as life:
+def finish(job: Job, out: Path, start: Callable[[Job, Path, Path], Life] = Job.start) -> Path:
+    """A run undisturbed; returns its folder."""
+    with start(job, out, out.with_name(f"{out.name}-log")) as life:
         assert life.wait(600) == 0, f"{life.out}\n{life.err}"
+    return out
 
 
 def drive(options: argparse.Namespace, folder: Path) -> bool:

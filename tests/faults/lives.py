@@ -5,7 +5,6 @@ import importlib
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ HERE = Path(__file__).parent
 # In the environment of all processes of one life, so that they are found again.
 _MARK = "LIFE_UNDER_TEST"
 # Imported once; runs are forked from there, which takes milliseconds. Nothing is computed there.
-_PRELOADED = ["pretrain.pretraining", "finetune.finetuning", "matplotlib.pyplot", "torch.nn.parallel", "lives"]
+_PRELOADED = ["pretrain.pretraining", "finetune.finetuning", "matplotlib.pyplot", "torch._dynamo", "lives"]
 
 
 class Life:
@@ -28,15 +27,14 @@ class Life:
 
     Args:
         log: files of this name with .out and .err take what it prints.
-        environment: variables besides those of this process.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, cwd: Path = ROOT, **environment: str):
+    def __init__(self, command: Sequence[str], log: Path):
         self.log, self.mark = log, uuid.uuid4().hex
-        self.environment = {**_one_thread(), _MARK: self.mark, **environment}
+        environment = {**one_thread(), _MARK: self.mark}
         with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
             self._process = subprocess.Popen(
-                command, cwd=cwd, env=self.environment, stdout=out, stderr=err, start_new_session=True
+                command, cwd=ROOT, env=environment, stdout=out, stderr=err, start_new_session=True
             )
 
     def __enter__(self) -> Self:
@@ -62,6 +60,10 @@ class Life:
         ranks = {pid: env for pid, env in self._family().items() if env.get("RANK") == str(rank)}
         return min(ranks, key=_start_of, default=self._process.pid)
 
+    def pids(self) -> list[int]:
+        """All processes that belong to it."""
+        return list(self._family())
+
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
 
@@ -73,7 +75,7 @@ class Life:
             time.sleep(0.005)
         return code
 
-    def wait_until(self, moment: Callable[[], bool], seconds: float = 120, pause: float = 0.001) -> bool:
+    def wait_until(self, moment: Callable[[], bool], seconds: float = 120, pause: float = 0.004) -> bool:
         """Whether the moment came; False where the run ended before."""
         deadline = time.monotonic() + seconds
         while not moment():
@@ -93,6 +95,9 @@ class Life:
 
     def kill_rank(self, rank: int) -> None:
         _kill(self.pid(rank))
+
+    def signal_rank(self, rank: int, number: int) -> None:
+        os.kill(self.pid(rank), number)
 
     def is_gone(self) -> bool:
         """Whether no process of it is left."""
@@ -118,20 +123,25 @@ class Forked(Life):
     """`main` of a module in processes forked from one that has everything imported; as torchrun would start them.
 
     Args:
-        before: called with `argument` in each process before `main`.
+        before: called in each process before `main`.
     """
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, processes: int = 1,
-                 before: Callable[[], None] | None = None, **environment: str):  # fmt: skip
+                 before: Callable[[], None] | None = None):  # fmt: skip
         self.log, self.mark = log, uuid.uuid4().hex
         for name in ("out", "err"):
             Path(f"{log}.{name}").touch()
-        port = str(_free_port())
         self._ranks = []
+        if processes > 1:
+            from torch.distributed import TCPStore
+
+            # The launcher's store outlives every process of a run.
+            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(processes):
-            own = {_MARK: self.mark, **environment}
+            own = {_MARK: self.mark}
             if processes > 1:
-                own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+                own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
                 own |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
             process = _context().Process(target=live, args=(module, list(arguments), str(log), own, before))
             process.start()
@@ -179,7 +189,7 @@ def _context():
     if forkserver._forkserver._forkserver_pid is None:
         context.set_forkserver_preload(_PRELOADED)
         before = dict(os.environ)
-        os.environ.update(_one_thread())
+        os.environ.update(one_thread())
         try:
             forkserver.ensure_running()
         finally:
@@ -188,7 +198,7 @@ def _context():
     return context
 
 
-def _one_thread() -> dict[str, str]:
+def one_thread() -> dict[str, str]:
     """This environment with one thread a process, our packages found, and no memory of a launcher."""
     paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -204,9 +214,3 @@ def _start_of(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     return sys.maxsize
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

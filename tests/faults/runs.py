@@ -2,24 +2,27 @@
 
 import json
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from lives import Forked, Life
 
 # What the clock decides.
 _CLOCK = {"seconds", "saving_seconds", "tokens_per_second", "metrics_bytes"}
 # Of no importance for the result, or made of the bytes of files that are compared without the clock.
 _NOT_COMPARED = {".lock", "prep.log", "manifest.json"}
+_STEP = re.compile(r"checkpoints/step-\d+")
 _WORDS = (
     "the a cell tissue patient trial dose group heart blood liver kidney study effect risk rate level change test drug "
     "was is were had gave showed found raised lowered treated measured observed in of with after before under high low"
 ).split()
 
 
-def write_corpus(path: Path, documents: int = 150, sentences: int = 12) -> None:
+def write_corpus(path: Path, documents: int = 80, sentences: int = 12) -> None:
     """Made-up documents: each favours words of its own."""
     rng = random.Random(0)
     blocks = []
@@ -57,15 +60,16 @@ class Job:
     def given(self, out: Path) -> list[str]:
         return [*self.arguments, f"--budget={self.steps}steps", f"--evaluations={self.evaluations}", f"--out={out}"]
 
-    def start(self, out: Path, log: Path, **environment: str) -> Life:
+    def start(self, out: Path, log: Path, restarts: int = 0) -> Life:
         """As a person types it."""
-        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}", "-m"]
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}"]
+        launcher += [f"--max-restarts={restarts}", "-m"]
         command = [sys.executable, "-m", *(launcher if self.processes > 1 else []), self.module, *self.given(out)]
-        return Life(command, log, **environment)
+        return Life(command, log)
 
-    def fork(self, out: Path, log: Path, before: Callable[[], None] | None = None, **environment: str) -> Forked:
-        """Without the seconds that imports take."""
-        return Forked(self.module, self.given(out), log, self.processes, before, **environment)
+    def fork(self, out: Path, log: Path, before: Callable[[], None] | None = None) -> Forked:
+        """Without the seconds that imports take; `before` is called first in each process."""
+        return Forked(self.module, self.given(out), log, self.processes, before)
 
     def changed(self, *more: str, **fields) -> "Job":
         """With further arguments, the last of a kind wins, and other fields."""
@@ -78,9 +82,9 @@ def pretraining(source: str, **fields) -> Job:
     Args:
         source: "--corpus=..." or "--prepared=...".
     """
-    fixed = "--preset=tiny --sequence-length=48 --batch-size=16 --micro-batch-tokens=300 --log-every=1 --device=cpu"
+    fixed = "--preset=tiny --sequence-length=48 --batch-size=8 --micro-batch-tokens=150 --log-every=1 --device=cpu"
     more = "--precision=fp32 --dropout=0.1 --checkpoint-every=3steps --optimizer=muon"
-    defaults = {"steps": 20, "evaluations": 2, "arguments": (source, *fixed.split(), *more.split())}
+    defaults = {"steps": 14, "evaluations": 2, "arguments": (source, *fixed.split(), *more.split())}
     return Job("pretrain.run", **defaults | fields)
 
 
@@ -150,24 +154,33 @@ def rows_of(out: Path) -> list[dict]:
     return [_without_clock(json.loads(line)) for line in lines]
 
 
-def differences(one: Path, other: Path) -> list[str]:
-    """Files that are in one folder only, or differ in a bit that the clock does not decide."""
+def differences(one: Path, other: Path, same_checkpoints: bool = True) -> list[str]:
+    """Files that are in one folder only, or differ in a bit that the clock does not decide.
+
+    Args:
+        same_checkpoints: whether the checkpoints before the newest have to be of the same steps; a run that was stopped
+            by a signal has saved besides, and counts from there until it saves again.
+    """
     a, b = (
         {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.name not in _NOT_COMPARED}
         for out in (one, other)
     )
+    if not same_checkpoints:
+        newest = max((name for name in a if _STEP.fullmatch(name)), default="none")
+        a, b = ({name: path for name, path in found.items() if not _STEP.match(name) or name.startswith(newest)}
+                for found in (a, b))  # fmt: skip
     found = [f"only in one: {name}" for name in sorted(a.keys() ^ b.keys())]
     common = sorted(name for name in a.keys() & b.keys() if a[name].is_file())
-    return found + [name for name in common if _content(a[name], one) != _content(b[name], other)]
+    return found + [name for name in common if _content(a[name]) != _content(b[name])]
 
 
-def _content(path: Path, out: Path) -> object:
+def _content(path: Path) -> object:
     content = path.read_bytes()
     if path.suffix == ".json":
         return _without_clock(json.loads(content))
     if path.suffix == ".jsonl":
         return [_without_clock(json.loads(line)) for line in content.splitlines()]
-    return content.replace(str(out).encode(), b"OUT") if path.suffix == ".yaml" else content
+    return yaml.safe_load(content) | {"out": None} if path.suffix == ".yaml" else content
 
 
 def _without_clock(value: object) -> object:

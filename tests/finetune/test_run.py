@@ -1,19 +1,11 @@
 import json
-import os
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from finetune.run import main
-
-ROOT = Path(__file__).parents[2]
 
 
 def arguments(model, train, out, **options):
@@ -204,32 +196,6 @@ def test_fewer_seeds_than_there_are_throw_none_away(finished, given, capsys):
     results = results_of(finished)
     assert main(given(finished, seeds=1, metric="loss")) == 2
     assert "seed-2" in capsys.readouterr().err and results_of(finished) == results
-
-
-def kill_when(process, moment):
-    """SIGKILL the process as soon as `moment()` is true."""
-    deadline = time.monotonic() + 120
-    while not moment():
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def test_a_run_that_is_killed_ends_as_if_nothing_had_happened(finished, given, tmp_path, capsys):
-    out = tmp_path / "killed"
-    command = given(out, seeds=2, metric="loss")
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, "-m", "finetune.run", *command], cwd=ROOT, **silent)
-    kill_when(process, (out / "seed-2" / "checkpoints" / "step-00000012").exists)
-    assert not (out / "results.json").exists() and not (out / "seed-2" / "results.json").exists()
-    assert main(command) == 0
-    assert "Going on from" in capsys.readouterr().out
-    assert all(same_seed(out / seed, finished / seed) for seed in ("seed-1", "seed-2"))
-    again, before = results_of(out), results_of(finished)
-    assert again | {"seconds": 0} == before | {"seconds": 0}
-    assert {path.name for path in (out / "seed-2").iterdir()} == {path.name for path in (finished / "seed-2").iterdir()}
 
 
 def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finished, given, capsys):

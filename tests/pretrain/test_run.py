@@ -1,10 +1,4 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -12,7 +6,6 @@ from safetensors.torch import load_file, save_file
 from pretrain.fill_mask import MaskFiller
 from pretrain.run import main
 
-ROOT = Path(__file__).parents[2]
 VOLATILE = ("seconds", "tokens_per_second")
 
 
@@ -201,39 +194,6 @@ def test_the_folder_says_the_length_that_was_trained(prepared, tmp_path):
     assert main(arguments(prepared, out, budget="1steps", **{"sequence-length": 32})) == 0
     for name, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
         assert json.loads((out / "final" / name).read_text())[key] == 32
-
-
-def start(prepared, out):
-    command = [sys.executable, "-m", "pretrain.run", *arguments(prepared, out)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def kill_when(process, moment):
-    """SIGKILL the process as soon as `moment()` is true."""
-    deadline = time.monotonic() + 120
-    while not moment():
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def test_a_run_that_is_killed_three_times_ends_as_if_nothing_had_happened(finished, prepared, tmp_path):
-    out = tmp_path / "killed"
-    checkpoints = out / "checkpoints"
-    moments = [
-        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0,
-        lambda: (checkpoints / "step-00000006").exists(),
-        lambda: any(checkpoints.glob(".step-00000018.tmp")) or (checkpoints / "step-00000018").exists(),
-    ]
-    for moment in moments:
-        kill_when(start(prepared, out), moment)
-        assert not (out / "results.json").exists()
-    assert start(prepared, out).wait() == 0
-    assert same_weights(out, finished)
-    assert rows(out) == rows(finished)
-    assert not list(checkpoints.glob(".*"))
 
 
 def test_the_model_folder_opens_in_transformers_and_fills_masks_alike(finished):

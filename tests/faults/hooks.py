@@ -1,0 +1,62 @@
+"""What is done to a process under test before its `main`: its surroundings made slow, small or faulty."""
+
+import os
+import resource
+import time
+
+from pretrain import evaluate, loop
+from pretrain.errors import PretrainError
+
+
+def slow_evaluation() -> None:
+    """Each micro-batch of an evaluation takes two seconds longer."""
+    of_a_batch = evaluate.Evaluation._baseline_sums
+
+    def slow(self, batch):
+        time.sleep(2)
+        return of_a_batch(self, batch)
+
+    evaluate.Evaluation._baseline_sums = slow
+
+
+def slow_steps() -> None:
+    """Each step takes two seconds longer."""
+    one_step = loop.step
+
+    def slow(run, batches):
+        time.sleep(2)
+        return one_step(run, batches)
+
+    loop.step = slow
+
+
+def main_alone_writes() -> None:
+    """No process but the first can write a byte into any file."""
+    if os.environ["RANK"] != "0":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def second_process_fails() -> None:
+    """In step 3, with a mistake that a person can mend."""
+    take_note = loop.take_note
+
+    def failing(run, *facts):
+        if run.counters.step == 3:
+            raise PretrainError("the moon is full: wait for a day")
+        take_note(run, *facts)
+
+    if os.environ["RANK"] == "1":
+        loop.take_note = failing
+
+
+def second_process_has_a_fault() -> None:
+    """In step 3, with an error of the program itself."""
+    take_note = loop.take_note
+
+    def failing(run, *facts):
+        if run.counters.step == 3:
+            raise ValueError("a fault of the program")
+        take_note(run, *facts)
+
+    if os.environ["RANK"] == "1":
+        loop.take_note = failing

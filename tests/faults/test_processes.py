@@ -1,0 +1,173 @@
+"""Several processes are one run: the same numbers as one process, one writer, one voice, and no hanging."""
+
+import json
+import signal
+import time
+from collections import Counter
+
+import hooks
+import numpy as np
+import pytest
+import torch
+from drive import finish
+from lives import Forked
+from runs import Job, Seen, differences, rows_of
+from safetensors.torch import load_file
+
+# Relative; sums of float32 numbers in another order.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="session")
+def even_job(job: Job) -> Job:
+    """Without dropout, whose draws belong to a process's share."""
+    return job.changed("--dropout=0", "--optimizer=adamw")
+
+
+@pytest.fixture(scope="session")
+def by_one(even_job, tmp_path_factory):
+    return finish(even_job, tmp_path_factory.mktemp("by_one") / "out", Job.fork)
+
+
+def assert_close(found: object, expected: object, path: str = "") -> None:
+    """Numbers within the tolerance, everything else equal."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            assert_close(found[name], expected[name], f"{path}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for index, entry in enumerate(expected):
+            assert_close(found[index], entry, f"{path}[{index}]")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=TOLERANCE, abs=1e-9), path
+    else:
+        assert found == expected, path
+
+
+def assert_same_training(out, by_one) -> None:
+    """Every row of metrics, and the final weights.
+
+    A weight moves by at most about the learning rate in a step of Adam, whatever its gradient; a relative error of 1e-5
+    in each of the steps, all in one direction, is the most that other orders of summation can add up to. Where the
+    gradient is nothing but rounding, Adam's epsilon (1e-6) keeps its quotient small.
+    """
+    assert_close(rows_of(out), rows_of(by_one))
+    rates = [row["learning_rate"] for row in rows_of(by_one) if "learning_rate" in row]
+    weights, expected = (load_file(folder / "final" / "model.safetensors") for folder in (out, by_one))
+    assert weights.keys() == expected.keys()
+    for name in expected:
+        furthest = float((weights[name] - expected[name]).abs().max())
+        assert furthest <= 10 * TOLERANCE * sum(rates), name
+
+
+def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_one, tmp_path):
+    out = tmp_path / "out"
+    with even_job.changed(processes=2).fork(out, tmp_path / "log", hooks.main_alone_writes) as life:
+        assert life.wait() == 0, life.err
+        lines = Counter(line for line in life.out.splitlines() if line)
+    assert_same_training(out, by_one)
+    names, expected = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, by_one))
+    assert names == expected
+    assert set(lines.values()) == {1}
+    assert "2 processes share each step." in lines
+    assert json.loads((out / "results.json").read_text())["processes"] == 2
+
+
+def test_another_number_of_processes_goes_on_with_the_same_run(even_job, by_one, tmp_path):
+    out = tmp_path / "out"
+    seen = Seen(out, even_job)
+    for processes, step in ((1, 4), (2, 8)):
+        with even_job.changed(processes=processes).fork(out, tmp_path / f"log-{processes}") as life:
+            assert life.wait_until(lambda step=step: seen.last()[0] >= step)
+            # One that is asked to stop asks the others.
+            life.signal_rank(processes - 1, signal.SIGTERM)
+            assert life.wait(30) == 75
+            assert set(life.codes) == {75}
+            assert life.err.count("Go on with") == 1
+            assert seen.newest() == seen.last()[0]
+    finish(even_job.changed(processes=3), out, Job.fork)
+    assert_same_training(out, by_one)
+
+
+def test_fewer_examples_than_processes(even_job, tmp_path):
+    job = even_job.changed("--batch-size=2", steps=6, evaluations=1)
+    one = finish(job, tmp_path / "one", Job.fork)
+    three = finish(job.changed(processes=3), tmp_path / "three", Job.fork)
+    assert_same_training(three, one)
+
+
+def test_gradients_and_evaluations_of_random_batches_do_not_depend_on_the_processes(material, tmp_path):
+    found = {}
+    for processes in (1, 2, 3):
+        path = tmp_path / f"{processes}.pt"
+        arguments = [str(material / "encoder" / "prepared"), str(path)]
+        with Forked("shares", arguments, tmp_path / f"log-{processes}", processes) as life:
+            assert life.wait() == 0, life.err
+        found[processes] = torch.load(path)
+    for processes in (2, 3):
+        for case, expected in zip(found[processes], found[1], strict=True):
+            assert_close(case["losses"], expected["losses"])
+            assert_close(case["held_out"], expected["held_out"])
+            assert case["counts"] == expected["counts"]
+            assert case["gradients"].keys() == expected["gradients"].keys()
+            largest = max(float(g.abs().max()) for g in expected["gradients"].values())
+            for name, gradient in expected["gradients"].items():
+                torch.testing.assert_close(case["gradients"][name], gradient, rtol=0, atol=2e-6 * largest)
+
+
+def test_one_process_prepares_and_the_others_wait(job, material, tmp_path):
+    source = (f"--corpus={material / 'made_up.txt'}", "--workers=1")
+    preparing = job.changed(steps=1, evaluations=1, processes=2, arguments=(*source, *job.arguments[1:]))
+    with preparing.fork(tmp_path / "out", tmp_path / "log") as life:
+        assert life.wait() == 0, life.err
+        assert life.out.count("Prepared ") == 1 and life.out.count("Trained a vocabulary") == 1
+    prepared = (tmp_path / "out" / "prepared", material / "encoder" / "prepared")
+    assert not differences(*prepared)
+
+
+def test_a_mistake_in_the_corpus_is_said_once(job, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    source = (f"--corpus={tmp_path / 'empty.txt'}", "--workers=1")
+    job = job.changed(processes=3, arguments=(*source, *job.arguments[1:]))
+    with job.fork(tmp_path / "out", tmp_path / "log") as life:
+        assert life.wait(30) == 2
+        assert life.codes == [2, 2, 2]
+        assert life.err.count("error:") == 1 and "empty.txt" in life.err and "Traceback" not in life.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("hook, said", [
+    (hooks.second_process_fails, "error: the moon is full: wait for a day"),
+    (hooks.second_process_has_a_fault, "ValueError: a fault of the program"),
+])  # fmt: skip
+def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, job, tmp_path):
+    with job.changed(processes=2).fork(tmp_path / "out", tmp_path / "log", hook) as life:
+        assert life.wait_until(lambda: life.codes[1] is not None)
+        failed = time.monotonic()
+        assert life.wait(20) != 0
+        assert time.monotonic() - failed < 8
+        assert all(life.codes)
+        assert life.err.count(said) == 1
+        assert life.err.count("error:") + life.err.count("Traceback") == 1
+
+
+def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, tmp_path):
+    out = tmp_path / "out"
+    seen = Seen(out, job)
+    with job.changed(processes=2).start(out, tmp_path / "log", restarts=1) as life:
+        assert life.wait_until(lambda: seen.last()[0] >= 5)
+        life.kill_rank(1)
+        assert life.wait() == 0, life.err
+        assert life.out.count("Going on from") == 1
+        assert life.is_gone()
+    assert not differences(out, finished_by_two)
+
+
+def test_two_processes_fine_tune_as_one(finetune_job, tmp_path):
+    job = finetune_job.changed("--dropout=0", "--seeds=1", steps=6, evaluations=2)
+    one = finish(job, tmp_path / "one", Job.fork)
+    two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
+    assert_close(rows_of(two / "seed-1"), rows_of(one / "seed-1"))
+    with np.load(two / "seed-1" / "probabilities.npz") as a, np.load(one / "seed-1" / "probabilities.npz") as b:
+        np.testing.assert_allclose(a["validation"], b["validation"], atol=1e-4)
