@@ -38,24 +38,20 @@ def main_alone_writes() -> None:
 
 def second_process_fails() -> None:
     """In step 3, with a mistake that a person can mend."""
-    take_note = loop.take_note
-
-    def failing(run, *facts):
-        if run.counters.step == 3:
-            raise PretrainError("the moon is full: wait for a day")
-        take_note(run, *facts)
-
-    if os.environ["RANK"] == "1":
-        loop.take_note = failing
+    _second_process_raises(PretrainError("the moon is full: wait for a day"))
 
 
 def second_process_has_a_fault() -> None:
     """In step 3, with an error of the program itself."""
+    _second_process_raises(ValueError("a fault of the program"))
+
+
+def _second_process_raises(error: Exception) -> None:
     take_note = loop.take_note
 
     def failing(run, *facts):
         if run.counters.step == 3:
-            raise ValueError("a fault of the program")
+            raise error
         take_note(run, *facts)
 
     if os.environ["RANK"] == "1":
