@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_prep.files import flush_to_disk
+from data_prep.files import flush_to_disk, write_text
 from data_prep.preparation import say
 
 # Without a terminal a line is printed at least this often (share of the budget).
@@ -20,14 +20,19 @@ class MetricsFile:
 
     Args:
         num_bytes: how much of the file found is kept; rows written after the checkpoint a run goes on from are not.
+            Rows in it that are damaged are left out, and that is said.
     """
 
     def __init__(self, path: Path, num_bytes: int = 0):
         self.path = path
+        kept = path.read_bytes()[:num_bytes] if path.exists() else b""
+        rows = b"".join(line for line in kept.splitlines(keepends=True) if _is_row(line))
+        if len(rows) < num_bytes:
+            say(f"{path} is not as it was when the checkpoint was written: rows are missing.")
+        if rows != kept:
+            write_text(path, rows.decode())
         with open(path, "ab") as file:
-            if file.tell() < num_bytes:
-                say(f"{path} is shorter than it was when the checkpoint was written: rows are missing.")
-            file.truncate(min(num_bytes, file.tell()))
+            file.truncate(len(rows))
 
     def write(self, row: dict) -> None:
         """Append a row."""
@@ -41,6 +46,13 @@ class MetricsFile:
 
     def rows(self) -> list[dict]:
         return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and isinstance(json.loads(line.decode()), dict)
+    except ValueError:
+        return False
 
 
 class Progress:

@@ -10,6 +10,7 @@ from torch import nn
 
 from model import PackedBatch
 
+from . import memory
 from .batches import Position
 from .budget import Budget
 from .checkpoint import Checkpoints
@@ -165,6 +166,7 @@ class Run:
         if self._decay_begins():
             c.before_decay = c.step
         self._last_save = (c.step, self._agreed_seconds)
+        memory.give_back()
         if not self.world.is_main or self.checkpoints.path(c.step).exists():
             return
         began = time.monotonic()

@@ -11,6 +11,8 @@ from hypothesis import settings
 from data_prep.prepared import Shard
 from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
+# The processes of a test run share the cores; read when torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("patient", deadline=None)

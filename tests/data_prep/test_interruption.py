@@ -1,5 +1,6 @@
 """A preparation that was killed, damaged meanwhile, or met a full disk ends as an undisturbed one, byte for byte."""
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.encode import cut_blocks
+from data_prep.encode import BlockStore, cut_blocks
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST
+from data_prep.run import main
 from data_prep.settings import ExampleSettings, PrepSettings
 
 ROOT = Path(__file__).parents[2]
@@ -215,6 +217,30 @@ def test_a_block_damaged_while_it_waits_is_refused_and_made_anew_by_the_next_run
     shutil.rmtree(tmp_path / "out" / ".work" / "blocks")
     prepared_again(corpus, tmp_path / "out")
     assert contents(tmp_path / "out") == undisturbed
+
+
+def test_a_worker_that_is_killed_is_one_sentence_and_the_same_command_goes_on(corpus, tmp_path, undisturbed, capsys):
+    out, strangers = tmp_path / "out", multiprocessing.active_children()
+
+    def deadly(documents):
+        for number, block in enumerate(cut_blocks(documents, BLOCK_BYTES)):
+            if number == 5:
+                (worker,) = (child for child in multiprocessing.active_children() if child not in strangers)
+                worker.kill()
+            yield block
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data_prep.preparation.cut_blocks", deadly)
+        assert main([f"--corpus={corpus}", *OPTIONS, f"--out={out}"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: a worker process ended while it encoded") and "same command again" in said
+    assert not (out / MANIFEST).exists() and not list(out.rglob("*.tmp"))
+    blocks = BlockStore(out / ".work" / "blocks")
+    done = sorted(blocks.folder.glob("*.npz"))
+    # Two are under way at most when it is killed.
+    assert len(done) in (3, 4, 5) and all(map(blocks.holds, done))
+    prepared_again(corpus, out)
+    assert contents(out) == undisturbed
 
 
 def killed_at(wait, corpus, folder):

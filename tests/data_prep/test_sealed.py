@@ -1,5 +1,8 @@
 """Sealed manifests and the files they list: what was written comes back, and nothing else passes for it."""
 
+import errno
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +56,33 @@ def test_a_manifest_that_is_not_there_or_has_no_seal(tmp_path):
         write_json(path, content)
         with pytest.raises(Damaged, match="is damaged"):
             read_sealed(path)
+
+
+@pytest.fixture
+def unreadable() -> Path:
+    """A file that opens and gives EIO when it is read: the memory at address 0 of this process."""
+    path = Path("/proc/self/mem")
+    try:
+        path.read_bytes()
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return path
+    pytest.skip("this system has no file that gives EIO")
+
+
+def test_a_file_that_the_disk_does_not_give_back_is_damaged(tmp_path, unreadable):
+    write_sealed(tmp_path / "manifest.json", {"a": 1})
+    (tmp_path / "one").write_bytes(b"")
+    facts = file_facts(tmp_path, ["one"])
+    for name in ("manifest.json", "one"):
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to(unreadable)
+    with pytest.raises(Damaged) as error:
+        read_sealed(tmp_path / "manifest.json")
+    assert str(error.value) == f"{tmp_path / 'manifest.json'} is damaged"
+    with pytest.raises(Damaged) as error:
+        check_files(tmp_path, facts)
+    assert str(error.value) == f"{tmp_path / 'one'} cannot be read (Input/output error)"
 
 
 @given(st.binary(min_size=1, max_size=50), st.data())

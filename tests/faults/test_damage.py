@@ -1,5 +1,6 @@
 """A checkpoint of which a single bit is not as it was written is never used."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -28,8 +29,12 @@ def checkpoints(finished, tmp_path_factory) -> Checkpoints:
     return Checkpoints(folder, WordPieceTokenizer.load(max(folder.iterdir())), keep=2)
 
 
+def all_files_of(checkpoint: Path) -> list[str]:
+    return sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+
+
 def files_of(checkpoint: Path) -> list[str]:
-    names = sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+    names = all_files_of(checkpoint)
     assert {"model.safetensors", "config.json", "vocab.txt", "training_state/manifest.json"} < set(names)
     return names
 
@@ -99,6 +104,59 @@ def test_where_all_are_damaged_the_run_is_not_begun_anew_unasked(checkpoints, tm
         copy.newest_intact()
 
 
+@pytest.fixture
+def three(small_tokenizer, tmp_path) -> Checkpoints:
+    """Checkpoints of the steps 1, 2, 3."""
+    model = tiny_model(small_tokenizer.vocab_size)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", small_tokenizer, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {"needs": []})
+    return checkpoints
+
+
+def damage_step(checkpoints: Checkpoints, step: int) -> None:
+    (checkpoints.path(step) / "model.safetensors").write_bytes(b"no weights")
+
+
+def test_of_the_checkpoints_up_to_a_step_there_may_be_no_intact_one(three):
+    """Those after it are left alone: the run goes on from the newest."""
+    newest = three.path(3)
+    damage_step(three, 2)
+    assert three.newest_intact(up_to=2) == three.path(1)
+    damage_step(three, 1)
+    assert three.newest_intact(up_to=2) is None
+    assert three.all() == [newest] and three.newest_intact() == newest
+    damage_step(three, 3)
+    with pytest.raises(PretrainError, match="no checkpoint .* is intact"):
+        three.newest_intact()
+
+
+def test_a_checkpoint_of_the_first_format_is_refused_and_left_as_it_is(three):
+    newest = three.path(3)
+    state = newest / "training_state" / "state.json"
+    (newest / "training_state" / "manifest.json").unlink()
+    content = json.loads(state.read_text())
+    del content["format"]
+    state.write_text(json.dumps(content))
+    before = {name: (newest / name).read_bytes() for name in all_files_of(newest)}
+    with pytest.raises(PretrainError) as error:
+        three.newest_intact()
+    said = str(error.value)
+    assert said.startswith(f"{newest} was written by another version") and "--out" in said and "\n" not in said
+    assert three.all()[-1] == newest
+    assert {name: (newest / name).read_bytes() for name in all_files_of(newest)} == before
+
+
+def test_a_checkpoint_of_this_format_whose_manifest_is_gone_is_damaged(three, capsys):
+    newest = three.path(3)
+    manifest = newest / "training_state" / "manifest.json"
+    manifest.unlink()
+    assert three.newest_intact() == three.path(2)
+    aside = newest.with_name(f"damaged-{newest.name}")
+    assert aside.is_dir() and not newest.exists()
+    assert capsys.readouterr().out == f"{manifest} is missing: not used, and renamed to {aside}.\n"
+
+
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(job, finished, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(finished, out)
@@ -143,12 +201,15 @@ def test_a_damaged_best_checkpoint_does_not_become_the_result(finetune_job, tmp_
         assert code == 2 and str(path) in life.err
 
 
-@pytest.fixture(scope="module")
-def tiny_run(checkpoints):
+def tiny_model(vocab_size: int) -> BertForPreTraining:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     torch.manual_seed(0)
-    size = checkpoints.tokenizer.vocab_size
-    model = BertForPreTraining(BertConfig(vocab_size=size, max_position_embeddings=8, **sizes))
+    return BertForPreTraining(BertConfig(vocab_size=vocab_size, max_position_embeddings=8, **sizes))
+
+
+@pytest.fixture(scope="module")
+def tiny_run(checkpoints):
+    model = tiny_model(checkpoints.tokenizer.vocab_size)
     return model, Optimizer(model, "adamw", 1e-3, 0.0), checkpoints.tokenizer
 
 

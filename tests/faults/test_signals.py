@@ -90,6 +90,31 @@ def test_the_second_sigterm_ends_the_process_at_once(job, tmp_path):
         assert life.wait(1) == -signal.SIGTERM
 
 
+SIGNALLED = """
+import signal, sys, time
+from pretrain.interruption import Interruption
+time.monotonic = lambda: now
+with Interruption() as interruption, interruption.deferred():
+    for now in map(float, sys.argv[2:]):
+        signal.raise_signal(int(sys.argv[1]))
+        print(interruption.requested, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("launcher, times, survived", [
+    ({}, ["0", "0.001", "60"], 1),
+    ({"WORLD_SIZE": "2"}, ["0", "1", "60", "61"], 2),
+])  # fmt: skip
+def test_a_launcher_repeats_a_signal_within_seconds_and_a_person_means_it(number, launcher, times, survived):
+    """Two of a kind end a process, but under a launcher those that come a second apart are one."""
+    environment = {name: value for name, value in one_thread().items() if name != "WORLD_SIZE"} | launcher
+    command = [sys.executable, "-c", SIGNALLED, str(int(number)), *times]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.stdout == f"{number.name}\n" * survived
+    assert done.returncode == -number and done.stderr.count("once more to stop at once") == 1
+
+
 def is_importing(life: Life) -> bool:
     try:
         return "libtorch_cpu" in Path(f"/proc/{life.pid()}/maps").read_text()

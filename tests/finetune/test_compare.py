@@ -1,5 +1,7 @@
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -8,6 +10,7 @@ import yaml
 from finetune.compare import named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from pretrain import loop
 from pretrain.distributed import World
 
 NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regression", "most frequent class"]
@@ -120,6 +123,39 @@ def test_a_comparison_and_a_fine_tuning_do_not_share_a_folder(compared, files, m
     assert main(arguments(files, tmp_path / "run", **options)) == 0
     assert main(arguments(files, tmp_path / "run", "scratch", **options)) == 2
     assert "compare" in capsys.readouterr().err
+
+
+HOLDER = """
+import sys
+from filelock import FileLock
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_folders_of_a_comparison_are_written_by_one_process(files, tmp_path, capsys, monkeypatch):
+    out, few, take_note, codes = tmp_path / "out", {"budget": "1steps", "seeds": 1}, loop.take_note, []
+    command = arguments(files, out, "scratch", **few)
+
+    def refusal(folder):
+        return f"error: another process is writing {folder}: wait for it, or give another --out\n"
+
+    def meanwhile(run, *facts):
+        monkeypatch.setattr(loop, "take_note", take_note)
+        codes.append(main(arguments(files, out / "run", **few)))
+        take_note(run, *facts)
+
+    monkeypatch.setattr(loop, "take_note", meanwhile)
+    assert main(command) == 0 and codes == [2]
+    assert capsys.readouterr().err == refusal(out / "run")
+    for folder in (out / "run", out):
+        holder = [sys.executable, "-c", HOLDER, str(folder / ".lock")]
+        with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "held\n"
+            assert main(command) == 2
+        assert capsys.readouterr().err == refusal(folder)
+    assert main(command) == 0
 
 
 def test_a_model_in_the_folder_above_is_called_by_its_own_name(encoder, files, tmp_path, monkeypatch):

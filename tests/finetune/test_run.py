@@ -1,11 +1,14 @@
 import json
 import shutil
+import signal
 import statistics
 
 import numpy as np
 import pytest
 
+from data_prep.sealed import file_facts, read_sealed, write_sealed
 from finetune.run import main
+from pretrain import loop
 
 
 def arguments(model, train, out, **options):
@@ -190,6 +193,28 @@ def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
     assert "seed-1 is finished" in capsys.readouterr().out and not (finished / "seed-1" / "checkpoints").exists()
     assert content(finished / "seed-1") | content(finished / "seed-2") == before
     assert results_of(finished) == results and weights(finished / "final") == model
+
+
+def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path, monkeypatch):
+    out, take_note = tmp_path / "run", loop.take_note
+    command = given(out, budget="20s", evaluations=1, test=None)
+
+    def interrupted(run, *facts):
+        monkeypatch.setattr(loop, "take_note", take_note)
+        signal.raise_signal(signal.SIGTERM)
+        take_note(run, *facts)
+
+    monkeypatch.setattr(loop, "take_note", interrupted)
+    assert main(command) == 75
+    (checkpoint,) = (out / "seed-1" / "checkpoints").iterdir()
+    path, manifest = (checkpoint / "training_state" / name for name in ("state.json", "manifest.json"))
+    state = json.loads(path.read_text())
+    assert 1 < state["reserve"] <= 10
+    # With so much of the budget kept, what was done has used up the rest.
+    path.write_text(json.dumps(state | {"reserve": 19.999}))
+    write_sealed(manifest, {"files": file_facts(checkpoint, read_sealed(manifest)["files"])})
+    assert main(command) == 0
+    assert results_of(out / "seed-1")["steps"] == state["counters"]["step"]
 
 
 def test_fewer_seeds_than_there_are_throw_none_away(finished, given, capsys):

@@ -1,19 +1,26 @@
 import copy
 import math
+import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import BertForPreTraining as TheirBert
 
+from data_prep.errors import Interrupted
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
+from pretrain import training_run
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
 from pretrain.budget import Budget
 from pretrain.build import LossSums
+from pretrain.checkpoint import Checkpoints, read_state
 from pretrain.distributed import World
 from pretrain.errors import PretrainError
+from pretrain.loop import stop_if_asked, train
 from pretrain.objective import PretrainingObjective
-from pretrain.optimizer import Optimizer
+from pretrain.optimizer import Optimizer, Schedule
+from pretrain.progress import MetricsFile, Progress
 from pretrain.step import MOST_SKIPPED_IN_A_ROW, step
 from pretrain.training_run import Counters, Run
 
@@ -60,7 +67,7 @@ def drawn(examples, maker):
 def make_run(model, learning_rate=1e-3, **changes):
     from contextlib import nullcontext
 
-    run = Run(
+    given = dict(
         model=model.train(),
         loss_sums=LossSums(model, PretrainingObjective()),
         counts=PretrainingObjective().counts,
@@ -78,9 +85,24 @@ def make_run(model, learning_rate=1e-3, **changes):
         checkpoint_every=Budget.parse("1d"),
         seed=1,
     )
-    for name, value in changes.items():
-        setattr(run, name, value)
-    return run
+    return Run(**given | changes)
+
+
+def make_saved_run(prepared, model, folder, budget, **changes):
+    """A run that writes checkpoints and metrics into a folder, and goes on from the newest checkpoint found there."""
+    checkpoints = Checkpoints(folder / "checkpoints", prepared.tokenizer, keep=2)
+    newest = checkpoints.newest_intact()
+    state = read_state(newest, ()) if newest else {}
+    budget = Budget.parse(budget)
+    given = {
+        "budget": budget,
+        "schedule": Schedule("linear", 0.1 * budget.amount, budget.amount),
+        "checkpoints": checkpoints,
+        "progress": Progress(MetricsFile(folder / "metrics.jsonl"), 1, str, lambda rows: None),
+        "judge": lambda found: [found["loss"]],
+        "counters": Counters(**state.get("counters", {})),
+    }
+    return make_run(model, **given | changes)
 
 
 def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
@@ -185,6 +207,87 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
         step(run, batches)
 
 
+def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, model, tmp_path):
+    class Scarce(PretrainingObjective):
+        """An objective on a device that has room for 300 tokens."""
+
+        refused = 0
+
+        def loss_sums(self, model, batch):
+            if batch.num_tokens > 300:
+                Scarce.refused += 1
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss_sums(model, batch)
+
+    def trained(budget):
+        run = make_saved_run(prepared, model, tmp_path, budget, evaluations=0, loss_sums=LossSums(model, Scarce()))
+        batches = drawn(*examples_and_maker(prepared))
+        train(run, batches, evaluate=None)
+        return run.counters.step, batches.maker.micro_batch_tokens
+
+    first = trained("1steps")
+    assert first[0] == 1 and first[1] <= 300
+    refused, Scarce.refused = Scarce.refused, 0
+    assert trained("2steps") == (2, first[1])
+    assert refused > 0 == Scarce.refused
+
+
+def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, model, tmp_path, monkeypatch):
+    """Each evaluation takes so long that by its end another one is due, also where the run was stopped in between."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    evaluated = []
+
+    def evaluate(model):
+        evaluated.append(float(sum(p.detach().double().abs().sum() for p in model.parameters())))
+        clock.now += 3
+        if len(evaluated) == 2:
+            run.interruption.requested = "SIGTERM"
+        return {"loss": 1.0}
+
+    class OneSecondEach(SameAgain):
+        def batches(self, batch_size, start):
+            for batch in super().batches(batch_size, start):
+                clock.now += 1
+                yield batch
+
+    examples, maker = examples_and_maker(prepared)
+    stream = OneSecondEach(examples[:2])
+    run = make_saved_run(prepared, model, tmp_path, "20s", evaluations=20)
+    with pytest.raises(Interrupted):
+        train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
+    assert run.counters.step == 2
+    run = make_saved_run(prepared, model, tmp_path, "20s", evaluations=20)
+    assert run.evaluations_due() > run.counters.evaluations
+    train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
+    assert run.counters.step == len(evaluated) == len(set(evaluated)) == 5
+
+
+def test_a_process_that_is_to_stop_waits_for_the_checkpoint_of_the_main_one(prepared, model, tmp_path):
+    """A launcher ends all processes when the first of them has ended."""
+    store = torch.distributed.HashStore()
+    main, other = (
+        make_saved_run(prepared, model, tmp_path, "5steps", counters=Counters(step=3), world=World(rank, 2, store))
+        for rank in (0, 1)
+    )
+    checkpoint, saved = main.checkpoints.path(3), []
+
+    def stop(run):
+        run.is_to_stop = True
+        run.save(Position())
+        with pytest.raises(Interrupted, match=str(checkpoint)):
+            stop_if_asked(run)
+        saved.append(checkpoint.exists())
+
+    waiting = threading.Thread(target=stop, args=[other], daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and not saved
+    stop(main)
+    waiting.join(10)
+    assert saved == [True, True]
+
+
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, model):
     examples, maker = examples_and_maker(prepared)
     run = make_run(model)
@@ -204,8 +307,6 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, mode
 def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
     import json
 
-    from pretrain.progress import MetricsFile, Progress
-
     progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None)
     counters = Counters()
     nan = float("nan")
@@ -219,8 +320,6 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
 
 
 def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, model, tmp_path):
-    from pretrain.checkpoint import Checkpoints
-
     examples, maker = examples_and_maker(prepared)
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
     run = make_run(model, checkpoints=checkpoints)

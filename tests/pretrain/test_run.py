@@ -139,6 +139,20 @@ def test_a_loss_that_stands_out_is_recorded_with_its_examples_and_ends_nothing(p
     assert json.loads((out / "results.json").read_text())["loss_spikes"] == len(spikes)
 
 
+@pytest.mark.parametrize("damage", [lambda rows: rows[0], lambda rows: rows[0] + rows[1][:-30],
+                                    lambda rows: rows[0] + b"\0" * len(rows[1]) + b"".join(rows[2:])])  # fmt: skip
+def test_rows_that_were_lost_are_said_and_the_run_goes_on(prepared, tmp_path, capsys, damage):
+    out = tmp_path / "run"
+    path = out / "metrics.jsonl"
+    assert main(arguments(prepared, out, "2steps", **{"log-every": 1})) == 0
+    path.write_bytes(damage(path.read_bytes().splitlines(keepends=True)))
+    capsys.readouterr()
+    assert main(arguments(prepared, out, "4steps", **{"log-every": 1})) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if str(path) in line]
+    assert said == [f"{path} is not as it was when the checkpoint was written: rows are missing."]
+    assert [row["step"] for row in training_rows(out)] == [1, 3, 4]
+
+
 def test_a_folder_in_which_a_run_was_killed_before_it_began_is_free(prepared, tmp_path):
     out = tmp_path / "run"
     out.mkdir()

@@ -1,0 +1,32 @@
+"""The memory of the process: what torch's kernels and the C library keep of it."""
+
+import ctypes
+import os
+
+# Numbers of glibc's malloc.h, and the largest threshold that it takes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MOST_FREE, _LARGEST_IN_HEAP = 512 * 2**20, 32 * 2**20
+
+
+def settle() -> None:
+    """Arrange the memory of a process that computes; to be called before torch is loaded.
+
+    oneDNN and torch's layer over it each keep 1,024 kernels with their scratch memory, one for every new shape, and
+    packed batches have ever new shapes: gigabytes that are hardly used again. Here they keep 64.
+
+    glibc gives the end of its heap back to the system whenever a large tensor there is freed, and takes it again for
+    the next one, page by page and zeroed. Here it keeps up to 512 MB of it. Other C libraries are left as they are.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
+
+
+def give_back() -> None:
+    """Give what is free to the system, also between tensors in use: blocks of ever new sizes leave ever new gaps."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
