@@ -49,17 +49,6 @@ class PaddingLayout:
             return values.view(shape)
         return _Pad.apply(values, self.slots, self.tokens, self.padding).view(shape)
 
-    def unpad(self, values: Tensor) -> Tensor:
-        """[N, L, ...] -> [T, ...], the reverse of `pad`; without padding a view where memory allows."""
-        flat = values.flatten(0, 1)
-        return flat if self.slots is None else _Unpad.apply(flat, self.slots, self.tokens, self.padding)
-
-
-def gather_padded(values: Tensor, tokens: Tensor, padding: Tensor) -> Tensor:
-    """[T, ...] -> [N * L, ...] by index, zero in padding; outside autograd."""
-    mask = padding.view(-1, *[1] * (values.dim() - 1))
-    return values.index_select(0, tokens).masked_fill_(mask, 0)
-
 
 class _Pad(torch.autograd.Function):
     """A gather whose gradient is the inverse gather: the default, an indexed add, is several times slower."""
@@ -67,27 +56,14 @@ class _Pad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, slots: Tensor, tokens: Tensor, padding: Tensor) -> Tensor:
         ctx.save_for_backward(slots)
-        return gather_padded(values, tokens, padding)
+        mask = padding.view(-1, *[1] * (values.dim() - 1))
+        return values.index_select(0, tokens).masked_fill_(mask, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (slots,) = ctx.saved_tensors
         return grad.index_select(0, slots), None, None, None
-
-
-class _Unpad(torch.autograd.Function):
-    """The inverse of _Pad; its gradient is zero in padding."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, slots: Tensor, tokens: Tensor, padding: Tensor) -> Tensor:
-        ctx.save_for_backward(tokens, padding)
-        return values.index_select(0, slots)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return gather_padded(grad, *ctx.saved_tensors), None, None, None
 
 
 @dataclass

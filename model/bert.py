@@ -69,6 +69,7 @@ class BertModel(PretrainedFolder, nn.Module):
             batch,
             self.attention_implementation,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            num_heads=self.config.num_attention_heads,
             head_size=self.config.hidden_size // self.config.num_attention_heads,
             dtype=self.embeddings.word.weight.dtype,
             output_attentions=output_attentions,

@@ -16,13 +16,15 @@ from data_prep.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
 
 from .batches import BatchMaker, ExampleStream
+from .budget import Budget
 from .checkpoint import read_state
 from .distributed import World
 from .errors import PretrainError
 from .evaluate import Evaluation
 from .objective import PretrainingObjective
-from .optimizer import Optimizer
+from .optimizer import Optimizer, Schedule
 from .settings import LoopSettings, PretrainSettings
+from .training_run import Run
 
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04
@@ -182,3 +184,30 @@ class LossSums(nn.Module):
 
 def make_optimizer(settings: LoopSettings, model: nn.Module) -> Optimizer:
     return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay)
+
+
+def bare_run(settings: LoopSettings, model: nn.Module, objective, seed: int) -> Run:
+    """A run of resolved settings for `step.step` alone, which records and keeps nothing.
+
+    Args:
+        seed: decides the dropout.
+    """
+    budget = Budget.parse(settings.budget)
+    return Run(
+        model=model.to(settings.device).train(),
+        loss_sums=LossSums(model, objective),
+        counts=objective.counts,
+        optimizer=make_optimizer(settings, model),
+        budget=budget,
+        schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
+        learning_rate=settings.learning_rate,
+        precision=precision_context(settings.device, settings.precision),
+        device=torch.device(settings.device),
+        checkpoints=None,
+        progress=None,
+        clip_norm=settings.clip_norm,
+        evaluations=settings.evaluations,
+        judge=None,
+        checkpoint_every=Budget.parse(settings.checkpoint_every),
+        seed=seed,
+    )

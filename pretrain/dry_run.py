@@ -21,14 +21,13 @@ from model import parameter_count
 
 from .batches import Batches, ExampleStream, Position
 from .budget import Budget
-from .build import LossSums, make_data, make_model, make_objective, make_optimizer, precision_context
+from .build import bare_run, make_data, make_model, make_objective
 from .distributed import World
 from .pretraining import base_config, with_batch_size
 from .progress import clock
 from .resolve import resolve
 from .settings import PretrainSettings
 from .step import step
-from .training_run import Run
 
 SAMPLE_BYTES = 2_000_000
 # The first step warms up (memory, kernels); the second is timed.
@@ -49,7 +48,8 @@ def dry_run(settings: PretrainSettings) -> None:
         stream, maker, evaluation = make_data(settings, prepared, objective, World())
         settings = with_batch_size(settings, evaluation)
         model = make_model(settings, prepared).to(settings.device)
-        run = _bare_run(settings, model, objective)
+        run = bare_run(settings, model, objective, settings.examples.seed)
+        run.optimizer.set_learning_rate(settings.learning_rate * 0.01)
         batches = Batches(Rehearsal(stream), maker, settings.batch_size, Position(), World())
         for _ in range(STEPS):
             start = time.monotonic()
@@ -94,30 +94,6 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
         return PreparedCorpus(settings.prepared, verify=False), 1.0
     prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
     return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
-
-
-def _bare_run(settings: PretrainSettings, model, objective) -> Run:
-    """A run that trains and records nothing."""
-    optimizer = make_optimizer(settings, model)
-    optimizer.set_learning_rate(settings.learning_rate * 0.01)
-    return Run(
-        model=model.train(),
-        loss_sums=LossSums(model, objective),
-        counts=objective.counts,
-        optimizer=optimizer,
-        budget=Budget.parse(settings.budget),
-        schedule=None,
-        learning_rate=settings.learning_rate,
-        precision=precision_context(settings.device, settings.precision),
-        device=torch.device(settings.device),
-        checkpoints=None,
-        progress=None,
-        clip_norm=settings.clip_norm,
-        evaluations=settings.evaluations,
-        judge=None,
-        checkpoint_every=Budget.parse(settings.checkpoint_every),
-        seed=settings.examples.seed,
-    )
 
 
 def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, amount) -> None:

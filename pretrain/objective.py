@@ -10,6 +10,8 @@ from torch import Tensor
 
 from model import BertForPreTraining, PackedBatch
 
+from .cross_entropy import cross_entropy_sum
+
 
 class PretrainingObjective:
     """MLM, and NSP unless it is switched off (Devlin et al. 2019, section 3.1); the two are added 1:1."""
@@ -25,7 +27,7 @@ class PretrainingObjective:
     def loss_sums(self, model: BertForPreTraining, batch: PackedBatch) -> dict[str, Tensor]:
         """Sum of the negative log likelihoods (nats, fp32) of each part's targets: scalars with gradients."""
         mlm_logits, nsp_logits = model.forward_packed(batch)
-        sums = {"mlm": F.cross_entropy(mlm_logits.float(), batch.masked_labels, reduction="sum")}
+        sums = {"mlm": cross_entropy_sum(mlm_logits, batch.masked_labels)}
         if "nsp" in self.names:
             sums["nsp"] = F.cross_entropy(nsp_logits.float(), batch.next_sentence_labels, reduction="sum")
         return sums

@@ -142,14 +142,14 @@ class Pretraining:
             model, state = make_model(self.settings, self.prepared), {}
         freeze_unused(model, self.objective)
         model.to(self.settings.device)
-        plan = self._evaluation_plan(model, state)
+        plan = self.evaluation_plan(model, state)
         optimizer = make_optimizer(self.settings, model)
         if checkpoint:
             load_optimizer(Path(checkpoint), optimizer)
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
             write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
-        run = self._make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
+        run = self.make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
         self._introduce(run)
         start = Position(**state.get("position", {}))
         batches = Batches(self.stream, self.maker, self.settings.batch_size, start, self.world)
@@ -175,14 +175,16 @@ class Pretraining:
                 newest = earlier
         return str(newest)
 
-    def _evaluation_plan(self, model, state: dict) -> EvaluationPlan:
+    def evaluation_plan(self, model, state: dict) -> EvaluationPlan:
+        """How many held-out examples the evaluations take: as the checkpoint has it, or by the budget."""
         if "evaluation" in state:
             return EvaluationPlan(**state["evaluation"])
         budget = Budget.parse(self.settings.budget)
         examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
-    def _make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
+    def make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
+        """The run to train on; `seconds` is the part of a time budget that is used already."""
         settings, budget = self.settings, Budget.parse(self.settings.budget)
         counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
         run = Run(

@@ -85,7 +85,7 @@ class PretrainSettings(LoopSettings):
     """Train on this prepared corpus (a folder that data_prep wrote) and prepare nothing."""
     preset: str = "auto"
     """Model size: tiny (2 layers x 128), micro (4x128), mini (4x256), small (4x512), medium (8x512), base (12x768),
-    large (24x1024). auto: on a CPU micro for budgets up to 5 minutes, else mini; on a GPU base."""
+    large (24x1024). auto: on a CPU micro for budgets up to 10 minutes, else mini; on a GPU base."""
     init_from: str | None = None
     """Continue from this BERT (our folder, or one of transformers); its sizes and tokenizer are kept."""
     objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"

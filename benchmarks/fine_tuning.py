@@ -1,0 +1,248 @@
+"""Sentences a second in fine-tuning and prediction, beside the Trainer and the pipeline of transformers.
+
+    pip install 'transformers[torch]'
+    python benchmarks/fine_tuning.py --model runs/articles/final --train train.jsonl --validation validation.jsonl \\
+        --test test.jsonl
+
+About 25 minutes for 14,778 sentences, 3 epochs, a model of 4 layers x 256 and 2 cores.
+
+Both sides start from one pretrained folder and get the same rows; their ids are compared before anything is measured.
+Same epochs, batch size, learning rate with its warm-up and linear decay, weight decay, clipping, dropout 0.1, bf16
+where the hardware computes in it; the peer gets what makes it fastest, found out on the first rows (grouping by length
+or not, SDPA or eager attention, how its process arranges memory; batch size and order in prediction).
+
+  fine-tuning   training alone: forward, backward, optimizer and making batches. Not in it: reading, tokenizing, opening
+                the model, evaluation, checkpoints. Accuracy is that of the last weights.
+  prediction    texts in, labels out, tokenizing included; opening the model is not. Both sides open the folder that
+                ours was fine-tuned to, in float32 and in bf16 (ours: autocast, pipeline: weights in bf16).
+
+Each measurement is a process of its own; the sides take turns: one seed after the other until the minutes are over,
+then rounds of prediction. Medians.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from table import Table, code, machine, parser
+
+SIDES = ("ours", "transformers")
+SHARED = ("model", "sequence_length", "batch_size", "learning_rate", "weight_decay", "warmup", "clip_norm", "dropout",
+          "precision", "device", "micro_batch_tokens", "long_text")  # fmt: skip
+PREDICTED, TRY_ROWS = 3000, 960
+# Of the minutes; the tries and prediction take the rest.
+FINE_TUNING_SHARE = 0.7
+QUICK = {"train": 384, "predict": 192, "try": 64}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all measurements share: a job's common part, and where the fine-tuned classifier is kept."""
+
+    job: dict
+    classifier: Path
+    is_quick: bool
+    rows: dict
+
+    @property
+    def precisions(self) -> list[str]:
+        """Those in which prediction is measured."""
+        return ["fp32", "bf16"] if self.job["settings"]["precision"] == "bf16" else ["fp32"]
+
+    @property
+    def memories(self) -> list[str]:
+        """How the peer's process arranges its memory, to be tried."""
+        return ["ours"] if self.is_quick else ["ours", "its own"]
+
+
+def main() -> int:
+    made = parser(__doc__, minutes=25)
+    made.add_argument("--model", required=True, help="pretrained folder")
+    made.add_argument("--train", required=True, help="labelled texts, as finetune.run takes them")
+    made.add_argument("--validation", required=True)
+    made.add_argument("--test", required=True)
+    made.add_argument("--epochs", type=int, default=3)
+    made.add_argument("--batch-size", type=int, default=32)
+    made.add_argument("--learning-rate", type=float, help="default: that of finetune.run")
+    made.add_argument("--seeds", type=int, default=3, help="at most so many, as time allows (default: 3)")
+    given = made.parse_args()
+    if not (find_spec("transformers") and find_spec("accelerate")):
+        print("error: the peer is not installed: pip install 'transformers[torch]'", file=sys.stderr)
+        return 2
+    from data_prep.errors import UserError
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with redirect_stdout(sys.stderr):
+                plan, facts = prepared(given, Path(folder))
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        table = Table(given.results / "fine_tuning.jsonl", facts | {"code": code("model", "pretrain", "finetune")})
+        fine_tuning(table, plan, 1 if given.quick else given.seeds, given.minutes * 60)
+        prediction(table, plan, rounds=1 if given.quick else 3)
+    settings = plan.job["settings"]
+    print(f"{given.model} on {len(plan.rows['train']):,} texts, {settings['epochs']} epochs, batches of "
+          f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}, {settings['precision']}; "
+          f"{machine()}\n")  # fmt: skip
+    print(table.markdown({"": "", "rate": "sentences/s", "seconds": "seconds", "validation": "validation accuracy",
+                          "test": "test accuracy", "note": ""}))  # fmt: skip
+    conclude(table, plan)
+    return 0
+
+
+def prepared(given, folder: Path) -> tuple[Plan, dict]:
+    """The plan, its rows written for the processes, and what the numbers depend on."""
+    from finetune.dataset import read_dataset
+    from finetune.finetuning import prepare
+    from finetune.resolve import resolve
+    from finetune.settings import FinetuneSettings
+    from finetune.tasks import classification as task
+
+    settings = resolve(
+        FinetuneSettings(
+            model=given.model, train=given.train, validation=given.validation, test=given.test,
+            batch_size=given.batch_size, learning_rate=given.learning_rate or "auto", seed=1,
+        )
+    )  # fmt: skip
+    dataset = read_dataset(settings)
+    digest = prepare(settings, dataset).digest
+    rows: dict = {"labels": dataset.labels, "columns": dataset.columns.texts}
+    for part in ("train", "validation", "test"):
+        examples = getattr(dataset, part)
+        labels = task.classes(examples, dataset.labels).tolist()
+        rows[part] = [[e.text, e.text_pair, label] for e, label in zip(examples, labels, strict=True)]
+    rows["predict"] = (rows["test"] + rows["train"])[:PREDICTED]
+    check_same_ids(settings, rows)
+    if given.quick:
+        rows["train"], rows["predict"] = rows["train"][: QUICK["train"]], rows["predict"][: QUICK["predict"]]
+    path = folder / "rows.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    epochs = 1 if given.quick else given.epochs
+    shared = {name: getattr(settings, name) for name in SHARED} | {"epochs": epochs, "num_labels": len(rows["labels"])}
+    classifier = (given.results / f"fine_tuned-{digest}{'-quick' if given.quick else ''}").absolute()
+    job = {"settings": shared, "rows": str(path), "classifier": str(classifier), "memory": "ours", "save": None,
+           "try_rows": QUICK["try"] if given.quick else TRY_ROWS, "seed": 1}  # fmt: skip
+    facts = {"machine": machine(), "data": digest, "settings": shared, "rows": len(rows["train"])}
+    return Plan(job, classifier, given.quick, rows), facts
+
+
+def check_same_ids(settings, rows: dict) -> None:
+    """Refuse to compare sides that do not read the same ids."""
+    import numpy as np
+    from fine_tuning_sides import encode
+    from transformers_classifier import features
+
+    from finetune.data import BatchMaker
+
+    tokenizer, encoded = encode(settings, rows)
+    job = {"settings": {"model": settings.model, "sequence_length": settings.sequence_length}}
+    for part, found in encoded.items():
+        ours = BatchMaker(found, tokenizer, 0).packed(np.arange(found.num_texts)).input_ids.numpy()
+        theirs = np.concatenate([each["input_ids"] for each in features(job, rows[part])])
+        assert np.array_equal(ours, theirs), f"the two sides read other ids of the {part} texts"
+
+
+def run_job(plan: Plan, side: str, task: str, **more) -> dict | list:
+    """Have a process do a job; what it found."""
+    import finetune
+
+    root = str(Path(finetune.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    job = plan.job | {"side": side, "task": task, "precisions": plan.precisions} | more
+    command = [sys.executable, str(Path(__file__).with_name("fine_tuning_sides.py")), json.dumps(job)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        raise SystemExit(f"{task} of {side} failed: see its words above")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def fine_tuning(table: Table, plan: Plan, seeds: int, seconds: float) -> None:
+    """Both sides, seed after seed; a seed after the first only if so many fit, rows of an earlier call included."""
+    spent = 0.0
+    for seed in range(1, seeds + 1):
+        names = {side: f"fine-tuning, {side}, seed {seed}" for side in SIDES}
+        if seed > 1 and spent * seed / (seed - 1) > seconds * FINE_TUNING_SHARE:
+            break
+        best = best_training(table, plan)
+        for side in SIDES:
+            more = {} if side == "ours" else {"way": best["way"], "memory": best["memory"]}
+            note = "" if side == "ours" else f"{', '.join(best['way'])}, memory as {best['memory']}"
+            save = str(plan.classifier) if side == "ours" and not plan.classifier.exists() else None
+            table.row(names[side], lambda s=side, m=more, n=note, f=save, i=seed: trained_row(
+                run_job(plan, s, "train", seed=i, save=f, **m), n))  # fmt: skip
+        spent += sum(table.rows[name]["seconds"] for name in names.values())
+
+
+def trained_row(found: dict, note: str) -> dict:
+    """A row of a training."""
+    accuracies = {part: round(found[part], 4) for part in ("validation", "test") if part in found}
+    rate = round(found["texts"] / found["seconds"], 1)
+    return {"rate": rate, "seconds": round(found["seconds"], 1), "note": note, **accuracies}
+
+
+def best_training(table: Table, plan: Plan) -> dict:
+    """The peer's fastest way, found once; kept as a row, with the rate of every way."""
+
+    def search() -> dict:
+        tries = [(*found, memory) for memory in plan.memories
+                 for found in run_job(plan, "transformers", "try_training", memory=memory)]  # fmt: skip
+        seconds, way, memory = min(tries)
+        count = min(plan.job["try_rows"], len(plan.rows["train"]))
+        rates = ", ".join(f"{' '.join(w)} {m}: {count / s:.0f}" for s, w, m in tries)
+        return {"rate": round(count / seconds, 1), "way": way, "memory": memory, "note": rates}
+
+    return table.row("tries of transformers' training", search)
+
+
+def prediction(table: Table, plan: Plan, rounds: int) -> None:
+    """Both sides in turns, unless the rows are there."""
+    names = {(p, side): f"prediction {p}, {side}" for p in plan.precisions for side in SIDES}
+    if all(name in table.rows for name in names.values()):
+        return
+    if not plan.classifier.exists():
+        run_job(plan, "ours", "train", save=str(plan.classifier))
+    tries = {memory: run_job(plan, "transformers", "try_prediction", memory=memory) for memory in plan.memories}
+    best = {p: min((*found, memory) for memory in tries for found in tries[memory][p]) for p in plan.precisions}
+    found: dict[tuple[str, str], list[dict]] = {key: [] for key in names}
+    for _ in range(rounds):
+        for p, each in run_job(plan, "ours", "predict").items():
+            found[p, "ours"].append(each)
+        for p, (_, way, memory) in best.items():
+            found[p, "transformers"].append(run_job(plan, "transformers", "predict", ways={p: way}, memory=memory)[p])
+    for (p, side), name in names.items():
+        labels, ours = (found[key][0]["labels"] for key in ((p, side), ("fp32", "ours")))
+        equal = statistics.mean(a == b for a, b in zip(labels, ours, strict=True))
+        note = f"{equal:.2%} of the labels as ours in fp32"
+        if side == "transformers":
+            _, (batch_size, order), memory = best[p]
+            note += f"; batches of {batch_size}, {order}, memory as {memory}"
+        seconds = statistics.median(each["seconds"] for each in found[p, side])
+        rate = round(len(plan.rows["predict"]) / seconds, 1)
+        table.row(name, lambda r=rate, s=seconds, n=note: {"rate": r, "seconds": round(s, 2), "note": n})
+
+
+def conclude(table: Table, plan: Plan) -> None:
+    """Ratios of medians, and the mean accuracies."""
+    trained = {side: [row for name, row in table.rows.items() if name.startswith(f"fine-tuning, {side},")]
+               for side in SIDES}  # fmt: skip
+    rates = {side: statistics.median(row["rate"] for row in rows) for side, rows in trained.items()}
+    accuracies = {side: statistics.mean(row["test"] for row in rows) for side, rows in trained.items()}
+    print(f"\nfine-tuning, ours / transformers: {rates['ours'] / rates['transformers']:.2f} "
+          f"({len(trained['ours'])} seeds; test accuracy {accuracies['ours']:.4f} and "
+          f"{accuracies['transformers']:.4f})")  # fmt: skip
+    for p in plan.precisions:
+        ours, theirs = (table.rows[f"prediction {p}, {side}"]["rate"] for side in SIDES)
+        print(f"\nprediction {p}, ours / transformers: {ours / theirs:.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""One side of fine_tuning.py in a process of its own: takes a job (a JSON object), prints what it found as JSON."""
+
+import json
+import sys
+import time
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    with redirect_stdout(sys.stderr):
+        if job["memory"] == "ours":
+            # How the project arranges the memory of its processes, which has to come before torch.
+            import pretrain  # noqa: F401
+        if job["side"] == "ours":
+            found = {"train": train, "predict": predict}[job["task"]](job)
+        else:
+            import transformers_classifier as peer
+
+            found = getattr(peer, job["task"])(job)
+    print(json.dumps(found))
+
+
+def train(job: dict) -> dict:
+    """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
+    from one_step import train_one
+
+    from finetune.classifier import Facts
+    from finetune.data import BatchMaker, TextStream
+    from finetune.tasks import classification as task
+    from pretrain.batches import Batches, Position
+    from pretrain.build import bare_run
+    from pretrain.checkpoint import save_model_folder
+    from pretrain.distributed import World
+
+    settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
+    tokenizer, encoded = encode(settings, rows)
+    model = task.build_model(settings.model, rows["labels"], job["seed"], settings.dropout)
+    maker = BatchMaker(encoded["train"], tokenizer, settings.micro_batch_tokens)
+    run = bare_run(settings, model, task.objective(encoded["train"], len(rows["labels"]), False), job["seed"])
+    batches = Batches(TextStream(encoded["train"], job["seed"]), maker, settings.batch_size, Position(), World())
+    began = time.perf_counter()
+    while not run.is_over():
+        train_one(run, batches)
+    seconds = time.perf_counter() - began
+    if job["save"]:
+        Path(job["save"]).mkdir(parents=True)
+        save_model_folder(model, tokenizer, Path(job["save"]), model_max_length=settings.sequence_length)
+        Facts(tuple(rows["columns"]), settings.sequence_length, settings.long_text).write(Path(job["save"]))
+    held_out = (part for part in ("validation", "test") if rows[part])
+    scores = {part: accuracy(model, encoded[part], tokenizer, run) for part in held_out}
+    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **scores}
+
+
+def settings_of(job: dict):
+    """The settings of a job as those of `finetune.run`."""
+    from finetune.settings import FinetuneSettings
+
+    known = {name: value for name, value in job["settings"].items() if name not in ("epochs", "num_labels")}
+    return replace(FinetuneSettings(**known), budget=f"{job['settings']['epochs']}epochs")
+
+
+def examples_of(rows: list) -> list:
+    """Rows [text, second text or None, class] as examples."""
+    from finetune.tasks.classification import Example
+
+    return [Example(str(number), text, pair) for number, (text, pair, _) in enumerate(rows, 1)]
+
+
+def encode(settings, rows: dict) -> tuple:
+    """The tokenizer, and the ids of every part by name."""
+    import numpy as np
+
+    from data_prep.wordpiece import WordPieceTokenizer
+    from finetune.data import encode_texts
+
+    tokenizer = WordPieceTokenizer.load(settings.model)
+    encoded = {}
+    for part in ("train", "validation", "test"):
+        texts = [(text, pair) for text, pair, _ in rows[part]]
+        labels = np.array([label for _, _, label in rows[part]], dtype=np.int64)
+        encoded[part] = encode_texts(texts, labels, tokenizer, settings.sequence_length, settings.long_text)
+    return tokenizer, encoded
+
+
+def accuracy(model, encoded, tokenizer, run) -> float:
+    """The share of right classes."""
+    from finetune.data import BatchMaker
+    from finetune.inference import probabilities
+    from pretrain.distributed import World
+
+    found = probabilities(model, BatchMaker(encoded, tokenizer, 2048), run.precision, World())
+    return float((found.argmax(1) == encoded.labels()).mean())
+
+
+def predict(job: dict) -> dict:
+    """Seconds from texts to labels in each precision, and the labels; rows are taken as `finetune.predict` does."""
+    from finetune.classifier import TextClassifier
+    from finetune.predict import ROWS_AT_ONCE
+    from finetune.tasks import classification as task
+
+    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["predict"]
+    examples, found = examples_of(rows), {}
+    for precision in job["precisions"]:
+        classifier = TextClassifier(job["classifier"], job["settings"]["device"], precision)
+        classifier.probabilities(examples[:64])
+        began = time.perf_counter()
+        labels = []
+        for start in range(0, len(examples), ROWS_AT_ONCE):
+            labels += task.decode(classifier.probabilities(examples[start : start + ROWS_AT_ONCE]), classifier.labels)
+        found[precision] = {"texts": len(rows), "seconds": time.perf_counter() - began, "labels": labels}
+    return found
+
+
+if __name__ == "__main__":
+    main()

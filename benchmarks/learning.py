@@ -1,0 +1,203 @@
+"""What is learned in the same minutes: held-out MLM loss and accuracy and NSP accuracy of our default recipe, of ours
+with something changed, and of transformers.
+
+    python benchmarks/learning.py --prepared prepared --minutes-per-run 10 --seeds 3
+    python benchmarks/learning.py --prepared prepared --minutes-per-run 3 --peers \\
+        --variants "lr 2e-3=--learning-rate 2e-3" "small=--preset small"
+
+A variant is a name and the arguments of `python -m pretrain.run` that differ from the default. The runs follow one
+another, each in a process of its own; a run takes its minutes and about half as much again for evaluations and start
+(the default and three learning rates of transformers, ten minutes each: an hour). Finished rows are kept and not run
+again: ours for this very source code, those of transformers for what they use of it.
+
+Fair: the same prepared corpus and the same frozen held-out examples, pairs and masks for all, also for a variant of
+another length or masking, scored by one piece of code in one precision. The clock runs from the first batch and stands
+still in evaluations (see timed_training.py); how transformers is set up is said in peer_training.py. The points of a
+curve are from the first 500 examples, the result from 4,000. Losses of another vocabulary (a variant that names its own
+--prepared) compare as nats a character of the masked pieces only.
+"""
+
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+
+# Arranges the memory of the process as in a real run, which has to come before torch.
+import pretrain  # noqa: F401
+
+# isort: split
+from learning_report import COLUMNS, DEFAULT, PEER, draw, findings
+from table import Table, code, machine, parser
+from timed_training import Terms, ours
+
+from data_prep import command_line
+from data_prep.errors import UserError
+from data_prep.prepared import PreparedCorpus
+from pretrain.resolve import resolve
+from pretrain.settings import PretrainSettings
+
+MINUTES, QUICK_MINUTES = 10.0, 0.2
+
+
+def options() -> ArgumentParser:
+    made = parser(__doc__, minutes=4 * MINUTES)
+    made.set_defaults(minutes=None)
+    made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
+    made.add_argument("--minutes-per-run", type=float, default=MINUTES, help=f"default: {MINUTES:g}; --minutes divides "
+                      "its time among the runs instead")  # fmt: skip
+    made.add_argument("--seeds", type=int, default=1, help="runs of the default, for the noise (default: 1)")
+    made.add_argument("--variants", nargs="*", default=[], metavar="NAME=ARGS", help="what differs from the default")
+    made.add_argument("--preset", default="auto", help="model size of our runs (default: what the product takes)")
+    made.add_argument("--sequence-length", type=int, default=128, help="default: 128")
+    made.add_argument("--peers", nargs="*", type=float, default=[1e-4, 3e-4, 1e-3], metavar="RATE",
+                      help="learning rates of transformers (default: 1e-4 3e-4 1e-3; no value: none)")  # fmt: skip
+    made.add_argument("--peer-preset", default="auto", help="its model size (default: that of our default)")
+    made.add_argument("--peer-batch-size", type=int, default=64, help="default: 64")
+    made.add_argument("--device", default="auto", help="default: cuda, else cpu")
+    made.add_argument("--points", type=int, default=10, help="evaluations a run (default: 10)")
+    made.add_argument("--examples", type=int, default=4_000, help="held-out examples of the result (default: 4000)")
+    made.add_argument("--picture", type=Path, help="default: learning.png beside the results")
+    return made
+
+
+def main() -> int:
+    given = options().parse_args()
+    try:
+        if given.peers and not find_spec("transformers"):
+            raise UserError("transformers is not installed: pip install 'transformers>=5', or --peers with no value")
+        bench = Bench(given)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    are_done = bench.run()
+    if bench.table.rows:
+        picture = given.picture or given.results / "learning.png"
+        draw(bench.table.rows, picture)
+        print(bench.title, bench.table.markdown(COLUMNS), "\n".join(findings(bench.table.rows)), sep="\n\n")
+        print(f"\nThe curves are in {picture}.")
+    return 0 if are_done else 1
+
+
+class Bench:
+    """The runs that a command line asks for, and the table of their rows and of earlier ones on the same terms.
+
+    Raises:
+        UserError: an argument cannot be used.
+    """
+
+    def __init__(self, given: Namespace):
+        corpus, variants = PreparedCorpus(given.prepared), dict(text.partition("=")[::2] for text in given.variants)
+        count = given.seeds + len(variants) + len(given.peers)
+        minutes = given.minutes / max(1, count) if given.minutes else given.minutes_per_run
+        self.terms = terms = terms_of(given, QUICK_MINUTES if given.quick else minutes)
+        defaults = terms.settings(given.prepared)
+        if given.peers and not corpus.next_sentence:
+            raise UserError(f"{given.prepared} has no sentence pairs to train transformers on: --peers with no value")
+        if missing := [name for name, arguments in variants.items() if not arguments]:
+            raise UserError(f"--variants {missing[0]!r} has no arguments: write 'NAME=--option value'")
+        self.runs = our_runs(given, terms, variants)
+        preset = resolve(our_settings(given, terms, [])).preset if given.peer_preset == "auto" else given.peer_preset
+        name = f"{PEER}{preset}, batch {given.peer_batch_size}, "
+        for rate in given.peers:
+            self.runs[f"{name}{rate:g}"] = partial(train_peer, defaults, terms, preset, rate, given.peer_batch_size)
+        on = machine(defaults.device)
+        self.title = (
+            f"{terms.seconds / 60:g} minutes a run on {corpus.manifest['train']['tokens']:,} tokens, vocabulary "
+            f"{corpus.tokenizer.vocab_size:,}, {terms.examples:,} held-out examples; {on}"
+        )
+        facts, file = {"prepared": corpus.digest, "on": on, **vars(terms)}, given.results / "learning.jsonl"
+        self.table = Table(file, facts | {"preset": given.preset, "code": our_code()})
+        self._peers = Table(file, facts | {"code": peer_code()})
+        self.table.rows |= self._peers.rows
+
+    def run(self) -> bool:
+        """Every run that has no row; whether all succeeded."""
+        are_done = True
+        for name, train in self.runs.items():
+            if name in self.table.rows:
+                continue
+            table = self._peers if name.startswith(PEER) else self.table
+            print(f"{name} ({self.terms.seconds / 60:g} minutes and evaluations)", file=sys.stderr, flush=True)
+            try:
+                self.table.rows[name] = table.row(name, partial(alone, train))
+            except (UserError, BrokenProcessPool) as error:
+                print(f"{name} has no result: {error}", file=sys.stderr, flush=True)
+                are_done = False
+        return are_done
+
+
+def terms_of(given: Namespace, minutes: float) -> Terms:
+    points, examples = (3, 200) if given.quick else (given.points, given.examples)
+    return Terms(60 * minutes, given.device, given.sequence_length, points, min(500, examples), examples)
+
+
+def our_runs(given: Namespace, terms: Terms, variants: dict[str, str]) -> dict[str, Callable[[], dict]]:
+    """Our runs by the names of their rows: the default, the variants, the default from further seeds."""
+    wanted = {f"{DEFAULT}1": []} if given.seeds else {}
+    wanted |= {f"{name}: {arguments}": shlex.split(arguments) for name, arguments in variants.items()}
+    wanted |= {f"{DEFAULT}{seed}": ["--seed", str(seed)] for seed in range(2, given.seeds + 1)}
+    runs = {}
+    for name, arguments in wanted.items():
+        settings = our_settings(given, terms, arguments)
+        resolve(settings)  # complains now, not after the runs before it
+        runs[name] = partial(ours, settings, terms)
+    return runs
+
+
+def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> PretrainSettings:
+    """What `python -m pretrain.run` makes of these arguments behind the common ones; one with a mistake says so."""
+    common = {
+        "prepared": given.prepared,
+        "budget": terms.budget,
+        "sequence-length": given.sequence_length,
+        "preset": given.preset,
+        "device": given.device,
+        "evaluations": terms.points,
+    }
+    words = [f"--{option}={value}" for option, value in common.items()]
+    found: list[PretrainSettings] = []
+    command = {"prog": "python -m pretrain.run", "description": ""}
+    if command_line.main(PretrainSettings, found.append, **command, argv=[*words, *arguments]) or not found:
+        raise UserError(f"these are no arguments of python -m pretrain.run: {shlex.join(arguments)}")
+    if found[0].examples.sequence_length < terms.sequence_length:
+        raise UserError(f"all are evaluated at {terms.sequence_length} tokens: {shlex.join(arguments)} is shorter")
+    if found[0].budget != terms.budget:
+        raise UserError(f"a variant has the same minutes as all runs: leave --budget {found[0].budget} out")
+    return found[0]
+
+
+def train_peer(*arguments) -> dict:
+    """`peer_training.peer`, imported only in the process of the run."""
+    from peer_training import peer
+
+    return peer(*arguments)
+
+
+def alone(train: Callable[[], dict]) -> dict:
+    """A run in a fresh process, which ends with it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(train).result()
+
+
+def our_code() -> str:
+    """Changes with the sources that our rows come from."""
+    return code("data_prep", "model", "pretrain", "benchmarks/timed_training.py")
+
+
+def peer_code() -> str:
+    """Changes with the sources that the rows of transformers come from, and with its version."""
+    used = [f"pretrain/{name}.py" for name in ("batches", "evaluate", "objective")]
+    own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
+    installed = version("transformers") if find_spec("transformers") else "none"
+    return installed + " " + code("data_prep", *used, *own)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What learning.py shows of its rows: the columns of the table, findings in sentences, and the curves as a picture."""
+
+import math
+import statistics
+from pathlib import Path
+
+# How the names of rows begin.
+DEFAULT, PEER = "default, seed ", "transformers "
+COLUMNS = {
+    "": "run",
+    "mlm_loss": "MLM loss",
+    "mlm_accuracy": "MLM accuracy (%)",
+    "nsp_accuracy": "NSP accuracy (%)",
+    "nats_a_character": "nats a character",
+    "steps": "steps",
+    "tokens": "tokens",
+    "seconds": "seconds trained",
+    "evaluation_seconds": "in evaluations",
+}
+
+
+def findings(rows: dict[str, dict]) -> list[str]:
+    """The noise of the default, the best of transformers, and the distance of every other row from the default."""
+    seeds = [row for name, row in rows.items() if name.startswith(DEFAULT)]
+    if not seeds:
+        return []
+    mean = {key: statistics.mean(row[key] for row in seeds) for key in ("mlm_loss", "nats_a_character")}
+    noise = f", standard deviation {statistics.stdev(row['mlm_loss'] for row in seeds):.3f}" if seeds[1:] else ""
+    lines = [f"- Default: MLM loss {mean['mlm_loss']:.3f}, mean of {len(seeds)}{noise}."]
+    peers = {name: row for name, row in rows.items() if name.startswith(PEER)}
+    if peers:
+        # A loss that is not a number is not the best.
+        best = min(peers, key=lambda name: (math.isnan(peers[name]["mlm_loss"]), peers[name]["mlm_loss"]))
+        ahead = mean["mlm_loss"] - peers[best]["mlm_loss"]
+        lines.append(f"- Best peer: {best}, {peers[best]['mlm_loss']:.3f}; default - best peer: {ahead:+.3f} nats.")
+    for name, row in rows.items():
+        if not name.startswith((DEFAULT, PEER)):
+            loss, character = (row[key] - mean[key] for key in mean)
+            lines.append(f"- {name}: {loss:+.3f} nats from the default, {character:+.4f} nats a character.")
+    return lines
+
+
+def draw(rows: dict[str, dict], path: Path) -> None:
+    """Held-out MLM loss over the minutes trained, a line a row; transformers dashed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for name, row in rows.items():
+        minutes = [point["seconds"] / 60 for point in row["curve"]]
+        style = "--" if name.startswith(PEER) else "-"
+        axes.plot(minutes, [point["mlm_loss"] for point in row["curve"]], style, marker="o", ms=3, lw=1.2, label=name)
+    level = next(iter(rows.values()))["curve"][-1]["unigram_entropy"]
+    axes.axhline(level, color="grey", linestyle=":", label="word frequencies alone")
+    axes.set(xlabel="minutes of training", ylabel="held-out MLM loss (nats)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

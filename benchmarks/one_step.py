@@ -1,0 +1,17 @@
+"""A training step with the draw of its batch, timed."""
+
+import time
+
+from pretrain.batches import Batches
+from pretrain.step import step
+from pretrain.training_run import Run
+
+
+def train_one(run: Run, batches: Batches) -> float:
+    """Draw a batch and take a step, as the loop does; returns the seconds."""
+    began = time.perf_counter()
+    run.optimizer.set_learning_rate(run.learning_rate * run.schedule(run.amount_used()))
+    batches.draw()
+    step(run, batches)
+    run.counters.epochs = batches.epochs
+    return time.perf_counter() - began

@@ -1,0 +1,115 @@
+"""The other side of learning.py: `BertForPreTraining` of transformers, trained by the clock as well as it can be.
+
+Set-up: the architecture and vocabulary of our default, its own initialisation, scaled-dot-product attention, bf16
+autocast where the hardware computes in it, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices, 10 % warm-up
+and linear decay to the end of the time, gradients clipped at 1, dynamic padding (to the longest example of a batch, no
+mask where there is none). Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no better in runs this
+short. Its forward pass gives the scores of all positions; the loss is taken at the targets alone, which is faster than
+the loss over all positions of its `labels` argument and the same number. Pairs and masks are those of our own loader,
+from the same seed, whose packed batches are laid out as rectangles: its data loading is as fast as ours.
+"""
+
+import torch
+import transformers
+from timed_training import Judge, Stopwatch, Terms
+from torch import Tensor, nn
+
+from data_prep.prepared import PreparedCorpus
+from model import BertConfig, PackedBatch, parameter_count
+from pretrain.batches import BatchMaker, ExampleStream, Position
+from pretrain.build import precision_context
+from pretrain.objective import PretrainingObjective
+from pretrain.optimizer import Schedule
+from pretrain.settings import PretrainSettings
+
+WARMUP = 0.1
+
+
+class Peer(nn.Module):
+    """A fresh model of transformers with our sizes; reads packed batches, so that our objective can score it."""
+
+    def __init__(self, preset: str, vocab_size: int, sequence_length: int):
+        super().__init__()
+        sizes = {"vocab_size": vocab_size, "max_position_embeddings": sequence_length}
+        dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+        config = BertConfig.from_preset(preset, **sizes, **dropout)
+        theirs = transformers.BertConfig.from_dict(config.to_dict())
+        self.bert = transformers.AutoModelForPreTraining.from_config(theirs, attn_implementation="sdpa")
+        assert sum(p.numel() for p in self.parameters()) == parameter_count(config), "the two architectures differ"
+
+    def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        """MLM logits [M, V] at the targets, NSP logits [N, 2]: its forward pass on rows padded to the longest."""
+        layout = batch.layout()
+        found = self.bert(
+            input_ids=layout.pad(batch.input_ids),
+            token_type_ids=layout.pad(batch.token_type_ids),
+            attention_mask=None if layout.padding is None else layout.pad(torch.ones_like(batch.input_ids)),
+        )
+        places = batch.masked_positions if layout.slots is None else layout.slots[batch.masked_positions]
+        return found.prediction_logits.flatten(0, 1).index_select(0, places), found.seq_relationship_logits
+
+
+def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.AdamW:
+    """Fused AdamW; no decay of biases and LayerNorms."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.01},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), fused=True)
+
+
+class PeerTraining:
+    """A training of the model of transformers, step by step.
+
+    Args:
+        settings: our resolved defaults: corpus, examples, device and precision are theirs.
+    """
+
+    def __init__(self, settings: PretrainSettings, preset: str, learning_rate: float, batch_size: int):
+        self.prepared = PreparedCorpus(settings.prepared)
+        examples, tokenizer = settings.examples, self.prepared.tokenizer
+        stream = ExampleStream(self.prepared.train, tokenizer, examples, next_sentence=True)
+        self._drawn = stream.batches(batch_size, Position())
+        self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
+        self._objective = PretrainingObjective()
+        self._precision, self._device = precision_context(settings.device, settings.precision), settings.device
+        torch.manual_seed(examples.seed)
+        self.model = Peer(preset, tokenizer.vocab_size, examples.sequence_length).to(self._device).train()
+        self._optimizer, self._learning_rate = make_optimizer(self.model, learning_rate), learning_rate
+        self.steps = self.tokens = 0
+
+    def step(self, share: float) -> None:
+        """One batch; `share` of the peak learning rate."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = share * self._learning_rate
+        examples, _ = next(self._drawn)
+        batch = self._maker.packed(examples)
+        counts = self._objective.counts(batch)
+        with self._precision():
+            sums = self._objective.loss_sums(self.model, batch.to(self._device, non_blocking=True))
+        sum(value / max(1, counts[name]) for name, value in sums.items()).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.steps, self.tokens = self.steps + 1, self.tokens + batch.num_tokens
+
+
+def peer(settings: PretrainSettings, terms: Terms, preset: str, learning_rate: float, batch_size: int) -> dict:
+    """The row of a training of transformers; the rules of the clock are those of `timed_training`."""
+    transformers.logging.set_verbosity_error()
+    training = PeerTraining(settings, preset, learning_rate, batch_size)
+    judge = Judge(training.prepared, terms)
+    schedule = Schedule("linear", WARMUP * terms.seconds, terms.seconds)
+    stopwatch, evaluated = Stopwatch(), 0
+    while (used := stopwatch.seconds()) < terms.seconds:
+        due = int(used / terms.seconds * terms.points)
+        if due > evaluated:
+            stopwatch.stop()
+            judge(training.model, terms.examples_a_point, stopwatch.seconds(), training.steps, training.tokens)
+            evaluated = due
+            stopwatch.go_on()
+        training.step(schedule(used))
+    stopwatch.stop()
+    judge(training.model, terms.examples, stopwatch.seconds(), training.steps, training.tokens)
+    return judge.row(settings={"preset": preset, "learning_rate": learning_rate, "batch_size": batch_size})

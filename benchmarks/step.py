@@ -1,0 +1,128 @@
+"""How many real tokens a second a training step takes: ours beside `BertForPreTraining` of transformers.
+
+    python benchmarks/step.py --prepared FOLDER [--sizes 4x256,4x512,12x768] [--lengths 128,512]
+
+12 minutes, on the CPU. A step is forward, backward, clipping and optimizer. Ours is `pretrain.step.step` with the
+settings that the product chooses; the peer is set up as benchmarks/peers.py says. The examples of a prepared corpus
+are drawn and masked before the clock starts. Both sides train on the same ones from the same weights (checked: losses
+and first steps agree), in one process with the same threads and settings of torch, in blocks of steps that alternate.
+Tokens are real ones, never padding. The peer may divide a batch into groups of similar lengths; the fastest division
+is taken and named. Rates are medians of the blocks ± half their range; the ratio is that of the medians.
+
+Useful FLOPs are the matrix products that BERT needs for these tokens (`model.flops_per_token`), not the optimizer's.
+Beside them stands the FLOP-weighted mean rate of bare products of the same shapes (benchmarks/matmul.py), measured
+between the blocks.
+"""
+
+import statistics
+import sys
+import time
+from argparse import Namespace
+from functools import partial
+from pathlib import Path
+
+# Arranges the memory of the process as in a real run, which has to come before torch.
+import pretrain  # noqa: F401
+
+# isort: split
+from peers import NEEDS, TransformersTraining, is_installed, padded
+from sides import DIVISIONS, Corpus, alternate, check_same, fastest_division, new_model, our_run, spread
+from table import Table, code, machine, parser
+
+from data_prep.errors import UserError
+from data_prep.prepared import PreparedCorpus
+from pretrain.step import step
+
+COLUMNS = {
+    "": "layers x width, length",
+    "tokens": "tokens a step",
+    "ours": "ours, tokens/s",
+    "peer": "transformers, tokens/s",
+    "ratio": "ratio",
+    "useful": "ours, useful GFLOP/s",
+    "limit": "bare products, GFLOP/s",
+    "share": "share",
+    "division": "transformers' best division",
+    "blocks": "blocks",
+}
+
+
+def main() -> int:
+    made = parser(__doc__, minutes=12)
+    made.add_argument("--prepared", type=Path, required=True, help="a prepared corpus (python -m data_prep.run)")
+    made.add_argument("--sizes", default="4x256,4x512,12x768", help="layers x width, ... (default: %(default)s)")
+    made.add_argument("--lengths", default="128,512", help="sequence lengths (default: %(default)s)")
+    made.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw",
+                      help="of our side; transformers keeps AdamW (default: adamw)")  # fmt: skip
+    made.add_argument("--tokens", type=int, help="of an optimizer step, about (default: as the product chooses)")
+    made.add_argument("--vocab-size", type=int, help="of the model, where larger than the corpus's (default: that)")
+    made.add_argument("--peer-loss", choices=("all-rows", "masked-rows"), default="all-rows",
+                      help="cross entropy of all rows of its scores, as BertForPreTraining computes it, or of those of "
+                      "masked tokens, picked out by hand (default: all-rows)")  # fmt: skip
+    given = made.parse_args()
+    if not is_installed():
+        return fail(NEEDS)
+    if given.quick and given.tokens is None:
+        given.tokens = 400
+    cases = [(size, int(length)) for size in given.sizes.split(",") for length in given.lengths.split(",")]
+    seconds = given.minutes * 60 / len(cases) / (10 if given.quick else 1)
+    try:
+        print_table(given, cases, seconds)
+    except UserError as error:
+        return fail(str(error))
+    return 0
+
+
+def fail(reason: str) -> int:
+    """Say in a sentence why there is no table; the exit code."""
+    print(f"{Path(sys.argv[0]).name}: {reason}", file=sys.stderr)
+    return 2
+
+
+def print_table(given: Namespace, cases: list[tuple[str, int]], seconds: float) -> None:
+    """Measure what is not there yet."""
+    facts = {name: getattr(given, name) for name in ("tokens", "vocab_size", "peer_loss", "quick")}
+    corpus = PreparedCorpus(given.prepared).digest
+    facts |= {"machine": machine(), "prepared": corpus, "code": code("model", "pretrain")}
+    table = Table(given.results / "step.jsonl", facts)
+    for size, length in cases:
+        name = f"{size}, {length}" + (", ours with Muon" if given.optimizer == "muon" else "")
+        row = table.row(name, partial(measure, given, size, length, seconds))
+        print(f"{name}: {row['ours']} against {row['peer']} tokens/s", file=sys.stderr)
+    print(f"\n{machine()}\n\n{table.markdown(COLUMNS)}")
+
+
+def measure(given: Namespace, size: str, length: int, seconds: float) -> dict:
+    """One row of the table."""
+    until = time.perf_counter() + seconds
+    corpus = Corpus(given.prepared, length, given.optimizer, "cpu", given.tokens)
+    config = corpus.config(size, given.vocab_size)
+    settings, model = corpus.settings_for(config), new_model(config)
+    peer = TransformersTraining(model, settings, masked_rows=given.peer_loss == "masked-rows")
+    run = our_run(corpus, settings, model)
+    check_same(corpus, run, peer)
+    groups = fastest_division(corpus, peer)
+    theirs = [padded(drawn.parts, groups) for drawn in corpus.drawn]
+    bare, limits = corpus.matmul_rate(config, min(2.0, seconds / 60)), []
+    sides = {
+        "ours": lambda number: step(run, corpus.drawn[number]),
+        "peer": lambda number: peer.step(theirs[number]),
+    }
+    rates = alternate(corpus, sides, until, between=lambda: limits.append(bare()))
+    ours, peers, limit = (statistics.median(values) for values in (rates["ours"], rates["peer"], limits))
+    useful = ours * corpus.useful_flops(config)
+    return {
+        "tokens": f"{statistics.mean(drawn.num_tokens for drawn in corpus.drawn):,.0f}",
+        "ours": spread(rates["ours"]),
+        "peer": spread(rates["peer"]),
+        "ratio": f"{ours / peers:.2f}",
+        "useful": f"{useful / 1e9:,.0f}",
+        "limit": f"{limit / 1e9:,.0f}",
+        "share": f"{useful / limit:.0%}",
+        "division": DIVISIONS[groups],
+        "blocks": len(limits),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

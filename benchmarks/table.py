@@ -1,0 +1,85 @@
+"""What every benchmark prints: the machine it ran on, and a Markdown table whose finished rows are kept on disk."""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pretrain
+
+DEFAULT_FOLDER = Path("runs/benchmarks")
+
+
+def parser(description: str, minutes: float) -> argparse.ArgumentParser:
+    """A command line with the options that all benchmarks share; `minutes` is the default of a whole table."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--minutes", type=float, default=minutes, help=f"time for all rows (default: {minutes:g})")
+    made.add_argument("--quick", action="store_true", help="a tenth of the time: shows that it runs, measures little")
+    made.add_argument("--results", type=Path, default=DEFAULT_FOLDER, help=f"folder that keeps finished rows "
+                      f"(default: {DEFAULT_FOLDER})")  # fmt: skip
+    return made
+
+
+def machine(device: str = "cpu") -> str:
+    """One line that names what the numbers depend on: processor or GPU, cores, torch, threads."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores, torch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def code(*names: str) -> str:
+    """Changes with the Python sources of these files and folders, named from the top of the project."""
+    found = hashlib.blake2b(digest_size=8)
+    for name in names:
+        path = Path(pretrain.__file__).parents[1] / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+class Table:
+    """Rows by name, each measured once; a second call of the benchmark finds those of the first.
+
+    Args:
+        file: JSON lines `{"name", "facts", "row"}`; made where it is not there.
+        facts: what a row depends on besides its name: a row measured under other facts is measured anew.
+    """
+
+    def __init__(self, file: Path, facts: dict):
+        self.file, self.facts = file, json.loads(json.dumps(facts))
+        self.rows: dict[str, dict] = {}
+        if file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                found = json.loads(line)
+                if found["facts"] == self.facts:
+                    self.rows[found["name"]] = found["row"]
+
+    def row(self, name: str, measure: Callable[[], dict]) -> dict:
+        """The row of this name: found, or measured now and written down."""
+        if name not in self.rows:
+            self.rows[name] = measure()
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"name": name, "facts": self.facts, "row": self.rows[name]}) + "\n")
+        return self.rows[name]
+
+    def markdown(self, columns: dict[str, str]) -> str:
+        """The table; columns maps a key of the rows to its heading, "" stands for the row's name."""
+        lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+        for name, row in self.rows.items():
+            lines.append("| " + " | ".join(str(name if key == "" else row.get(key, "")) for key in columns) + " |")
+        return "\n".join(lines)

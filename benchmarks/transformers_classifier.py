@@ -1,0 +1,146 @@
+"""The other side of fine_tuning.py: Trainer and text-classification pipeline of transformers, as fast as they go.
+
+Knows nothing of the project: it gets a pretrained folder and rows. Trainer: bf16 autocast where ours has it, fused
+AdamW, dynamic padding, texts tokenized before the clock starts, no evaluation, checkpoint or log. Whether lengths are
+grouped, and which attention it uses, is tried first; so are the batch size of the pipeline and the order of the texts.
+"""
+
+import json
+import tempfile
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+SAMPLING, ATTENTION = ("group_by_length", "random"), ("sdpa", "eager")
+BATCHES, ORDERS = (8, 32, 128), ("sorted by length", "as they come")
+
+
+def train(job: dict) -> dict:
+    """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
+    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
+    trainer, seconds = trained(job, rows["train"], job["settings"]["epochs"], job["way"])
+    scores = {part: accuracy(trainer, features(job, rows[part])) for part in ("validation", "test") if rows[part]}
+    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **scores}
+
+
+def try_training(job: dict) -> list:
+    """(seconds, way) of every way to train on the same few rows."""
+    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["train"][: job["try_rows"]]
+    ways = [list(way) for way in product(SAMPLING, ATTENTION)]
+    trained(job, rows, 1, ways[0])
+    return [(trained(job, rows, 1, way)[1], way) for way in ways]
+
+
+def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
+    """A Trainer that has trained, and its seconds."""
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+        set_seed,
+    )
+
+    settings, (sampling, attention) = job["settings"], way
+    set_seed(job["seed"])
+    model = AutoModelForSequenceClassification.from_pretrained(
+        settings["model"],
+        num_labels=settings["num_labels"],
+        hidden_dropout_prob=settings["dropout"],
+        attention_probs_dropout_prob=settings["dropout"],
+        attn_implementation=attention,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            num_train_epochs=epochs,
+            per_device_train_batch_size=settings["batch_size"],
+            per_device_eval_batch_size=128,
+            learning_rate=settings["learning_rate"],
+            weight_decay=settings["weight_decay"],
+            warmup_steps=settings["warmup"],
+            lr_scheduler_type="linear",
+            optim="adamw_torch_fused",
+            adam_epsilon=1e-6,
+            max_grad_norm=settings["clip_norm"],
+            bf16=settings["precision"] == "bf16",
+            use_cpu=settings["device"] == "cpu",
+            train_sampling_strategy=sampling,
+            dataloader_pin_memory=settings["device"] != "cpu",
+            eval_strategy="no",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=job["seed"],
+        )
+        made = features(job, rows)
+        collator = DataCollatorWithPadding(tokenizer(job))
+        trainer = Trainer(model, arguments, train_dataset=made, data_collator=collator)
+        began = time.perf_counter()
+        trainer.train()
+        return trainer, time.perf_counter() - began
+
+
+def tokenizer(job: dict):
+    """The tokenizer of the pretrained folder."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(job["settings"]["model"])
+
+
+def features(job: dict, rows: list) -> list[dict]:
+    """Rows [text, second text or None, class] as a Trainer takes them."""
+    pairs = [pair for _, pair, _ in rows] if rows[0][1] is not None else None
+    found = tokenizer(job)(
+        [text for text, _, _ in rows], pairs, truncation=True, max_length=job["settings"]["sequence_length"]
+    )
+    return [
+        {name: values[i] for name, values in found.items()} | {"labels": label} for i, (_, _, label) in enumerate(rows)
+    ]
+
+
+def accuracy(trainer, made: list[dict]) -> float:
+    """The share of right classes."""
+    # Grouping by length changes the order of the predictions too, but of their labels alike.
+    found = trainer.predict(made)
+    return float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+
+
+def predict(job: dict) -> dict:
+    """Seconds from texts to labels in each precision, and the labels."""
+    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["predict"]
+    found = {}
+    for precision, way in job["ways"].items():
+        seconds, labels = labelled(job, rows, precision, *way)
+        found[precision] = {"texts": len(rows), "seconds": seconds, "labels": labels}
+    return found
+
+
+def try_prediction(job: dict) -> dict:
+    """For each precision (seconds, way) of every way to label the same few rows."""
+    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["predict"][: job["try_rows"]]
+    ways = [list(way) for way in product(BATCHES, ORDERS)]
+    return {p: [(labelled(job, rows, p, *way)[0], way) for way in ways] for p in job["precisions"]}
+
+
+def labelled(job: dict, rows: list, precision: str, batch_size: int, order: str) -> tuple[float, list[str]]:
+    """Seconds, and the label of every row."""
+    import torch
+    from transformers import pipeline
+
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    classify = pipeline("text-classification", job["classifier"], dtype=dtype, device=job["settings"]["device"])
+    options = {"batch_size": batch_size, "truncation": True, "max_length": job["settings"]["sequence_length"]}
+    texts = [text if pair is None else {"text": text, "text_pair": pair} for text, pair, _ in rows]
+    classify(texts[:64], **options)
+    began = time.perf_counter()
+    places = np.arange(len(rows))
+    if order == "sorted by length":
+        places = np.argsort([len(text) + len(pair or "") for text, pair, _ in rows], kind="stable")
+    labels = [""] * len(rows)
+    for place, answer in zip(places, classify([texts[place] for place in places], **options), strict=True):
+        labels[place] = answer["label"]
+    return time.perf_counter() - began, labels

@@ -1,0 +1,27 @@
+"""The benchmarks start, and commands that documents print for them name options that they have."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "parse_args()" in path.read_text()]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SCRIPTS]
+COMMAND = re.compile(r"python benchmarks/(\w+)\.py((?:[^\n`|#]|\\\n)*)")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_benchmark_knows_the_options_that_are_printed(script, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [script.name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(script.stem).main()
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    uses = [rest for page in PAGES for name, rest in COMMAND.findall(page.read_text()) if name == script.stem]
+    assert uses
+    for option in re.findall(r"--[a-z-]+", " ".join(uses)):
+        assert option in shown.split("options:")[1]
