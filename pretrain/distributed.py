@@ -5,6 +5,7 @@ one, for which everything here does nothing.
 """
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -130,10 +131,16 @@ def joined(wanted: str) -> Iterator[World]:
         finally:
             signal.signal(signal.SIGTERM, handler)
         raise
+    # What still refers to the group keeps its threads alive, and these can abort a process that ends.
+    gc.collect()
     dist.destroy_process_group()
 
 
 def _connect(world: World, device: str, store: dist.Store) -> None:
+    # Its functions have the group that is there when it is imported as a default and never let go of it;
+    # DistributedDataParallel imports it.
+    import torch.distributed.nn.functional
+
     backend = "gloo"
     if device == "cuda":
         number, there = int(os.environ.get("LOCAL_RANK", world.rank)), torch.cuda.device_count()

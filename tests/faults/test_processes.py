@@ -2,6 +2,9 @@
 
 import json
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from drive import finish
-from lives import Forked
+from lives import Forked, one_thread
 from runs import Job, Seen, differences, rows_of
 from safetensors.torch import load_file
 
@@ -27,6 +30,33 @@ def even_job(job: Job) -> Job:
 @pytest.fixture(scope="session")
 def by_one(even_job, tmp_path_factory):
     return finish(even_job, tmp_path_factory.mktemp("by_one") / "out", Job.fork)
+
+
+def test_no_thread_of_a_world_is_left_when_it_is_left():
+    """One that is left can abort a process that ends: once in ten times on a busy machine."""
+    program = """
+from pathlib import Path
+from torch import nn, ones
+from pretrain.distributed import joined
+
+def threads():
+    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+def train(world):
+    world.parallel(nn.Linear(2, 2))(ones(1, 2)).sum().backward()
+    return threads()
+
+with joined("cpu") as world:
+    before = train(world)
+assert before and not threads(), (before, threads())
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {**one_thread(), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen(command, env={**world, "RANK": str(rank)}) for rank in range(2)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
 
 
 def assert_close(found: object, expected: object, path: str = "") -> None:
