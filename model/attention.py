@@ -180,7 +180,7 @@ def dense_attention(qkv: Tensor, layout: HeadLayout, dropout: float = 0.0) -> tu
         mask = mask.masked_fill(~layout.key_mask, -torch.inf)
     mask = mask.expand(*shape, 1, -1).flatten(0, 1)
     scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
-    # The sums of the softmax are taken in float32 whatever the type.
+    # Its sums are taken in at least float32; autocast on a GPU gives float32 back.
     weights = F.dropout(scores.softmax(-1), dropout)
     context = torch.bmm(weights.to(value.dtype), value)
     return join_heads(context.unflatten(0, shape), layout), weights.unflatten(0, shape)

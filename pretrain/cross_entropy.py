@@ -24,7 +24,7 @@ class _CrossEntropySum(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
-        rows = logits.shape[0] if logits.is_cuda else max(1, _CHUNK // logits.shape[1])
+        rows = max(1, _CHUNK // logits.shape[1] if logits.device.type == "cpu" else logits.shape[0])
         for first in range(0, logits.shape[0], rows):
             part = slice(first, first + rows)
             scores, label = logits[part].float(), labels[part, None]

@@ -49,3 +49,11 @@ def test_scores_in_bf16_lose_only_the_rounding_of_the_gradient(spread):
 def test_an_entry_that_is_hopeless_has_a_finite_loss():
     logits = torch.tensor([[200.0, 0.0, -500.0]])
     assert cross_entropy_sum(logits, torch.tensor([2])).item() == pytest.approx(700)
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_other_devices_take_all_rows_at_once_and_none_at_all(rows):
+    logits = torch.zeros(rows, 30, device="meta", requires_grad=True)
+    loss = cross_entropy_sum(logits, torch.zeros(rows, dtype=torch.int64, device="meta"))
+    loss.backward()
+    assert loss.shape == () and logits.grad.shape == (rows, 30)
