@@ -118,7 +118,7 @@ def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
 def learning_rate(optimizer: str, hidden_size: int) -> float:
     """The default peak of AdamW grows with the square of the width that a model lacks to BERT base.
 
-    Muon's is five times that, as everything but the layers' matrices takes a fifth of it.
+    Muon's is half as much again, as everything but the layers' matrices takes 0.65 of it.
     """
     rate = min(_LARGEST_RATE, _RATE_AT_768 * (768 / hidden_size) ** 2)
-    return float(f"{rate * (5 if optimizer == 'muon' else 1):.2g}")
+    return float(f"{rate * (1.5 if optimizer == 'muon' else 1):.2g}")

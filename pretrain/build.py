@@ -1,6 +1,5 @@
 """Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
 
-import math
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import log_unigram
 from data_prep.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
+from model import BertConfig, BertForPreTraining, ModelError, PackedBatch
 
 from .batches import BatchMaker, ExampleStream
 from .budget import Budget
@@ -21,13 +20,11 @@ from .checkpoint import read_state
 from .distributed import World
 from .errors import PretrainError
 from .evaluate import Evaluation
+from .initialisation import start_positions
 from .objective import PretrainingObjective
 from .optimizer import Optimizer, Schedule
 from .settings import LoopSettings, PretrainSettings
 from .training_run import Run
-
-# Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
-POSITION_SCALE = 0.04
 
 
 def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
@@ -72,8 +69,8 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
     """The model a run starts from: fresh, or that of `--init-from`.
 
     A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning. The output bias
-    of the MLM head is the log unigram probability. The position embeddings start as sinusoids, so that attention finds
-    neighbours at once (see `sinusoids`); they are learned like everything else.
+    of the MLM head is the log unigram probability. Attention looks at neighbours from the start (see
+    `start_positions`). Both are learned further like everything else.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -92,25 +89,6 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
         model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(prepared.unigram_counts)))
     start_positions(model.bert)
     return model
-
-
-@torch.no_grad()
-def start_positions(encoder: BertModel) -> None:
-    """Let the position embeddings of a fresh model start as sinusoids."""
-    position = encoder.embeddings.position.weight
-    position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
-
-
-def sinusoids(length: int, width: int) -> torch.Tensor:
-    """Sines and cosines of the position at wavelengths from 2 pi to 10,000 * 2 pi (Vaswani et al. 2017, section 3.5).
-
-    Positions a fixed distance apart differ by one rotation, so a single attention matrix can look at "the word
-    before"; from random embeddings the model has to learn that for each position by itself. float32 [length, width]
-    with a root mean square of 1.
-    """
-    place = torch.arange(length)[:, None]
-    angle = place * torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
-    return math.sqrt(2) * torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, -1)[:, :width]
 
 
 def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:

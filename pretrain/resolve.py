@@ -80,7 +80,7 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
 
 def automatic_batch_size(device: str, example_tokens: float) -> int:
     """Examples of `example_tokens` tokens on average that make a step of a good size, a multiple of 8."""
-    tokens = 28_000 if device == "cuda" else 3_500
+    tokens = 28_000 if device == "cuda" else 7_000
     return max(8, round(tokens / example_tokens / 8) * 8)
 
 

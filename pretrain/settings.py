@@ -24,7 +24,7 @@ class LoopSettings:
     budget: str = "auto"
     """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m on the built-in corpus, else 30m."""
     batch_size: int | Literal["auto"] = "auto"
-    """Examples of one optimizer step. auto: about 3,500 tokens on a CPU, 28,000 on a GPU."""
+    """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Tokens computed at once, which bounds the memory. auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
@@ -88,6 +88,8 @@ class PretrainSettings(LoopSettings):
     large (24x1024). auto: on a CPU micro for budgets up to 10 minutes, else mini; on a GPU base."""
     init_from: str | None = None
     """Continue from this BERT (our folder, or one of transformers); its sizes and tokenizer are kept."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
     """What to learn: masked words and next sentences, or masked words alone."""
     dry_run: bool = False

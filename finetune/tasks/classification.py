@@ -18,7 +18,7 @@ from data_prep.corpus import TEXT_COLUMNS
 from data_prep.preparation import say
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
-from pretrain.build import start_positions
+from pretrain.initialisation import start_positions
 
 from ..data import Encoded, LabelledBatch, encode_texts
 from ..errors import FinetuneError

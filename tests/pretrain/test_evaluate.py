@@ -33,17 +33,6 @@ def test_a_fresh_model_starts_at_the_unigram_entropy(prepared):
     assert found["nsp_loss"] == pytest.approx(math.log(2), rel=0.02)
 
 
-def test_fresh_positions_a_fixed_distance_apart_are_alike(prepared):
-    from pretrain.build import POSITION_SCALE
-
-    position = make_model(settings_of(prepared), prepared).bert.embeddings.position.weight.detach()
-    assert float(position.square().mean().sqrt()) == pytest.approx(POSITION_SCALE, rel=1e-3)
-    products = position @ position.T
-    for distance in (1, 5, 20):
-        diagonal = products.diagonal(distance)
-        assert float(diagonal.std()) < 1e-5 < float((products.diagonal(0)[: len(diagonal)] - diagonal).min())
-
-
 def test_an_evaluation_repeats_exactly_and_leaves_the_mode_alone(prepared):
     settings = settings_of(prepared, dropout=0.5)
     model = make_model(settings, prepared).train()

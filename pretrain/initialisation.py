@@ -1,0 +1,55 @@
+"""What a fresh encoder knows of word order, which it would otherwise spend its first million tokens on finding out."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from model import BertModel
+
+# Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
+POSITION_SCALE = 0.04
+# The longest wavelength, 100 * 2 pi positions, is a little over the longest sequence of BERT.
+_WAVELENGTHS = 100.0
+
+
+@torch.no_grad()
+def start_positions(encoder: BertModel) -> None:
+    """Let position embeddings start as sinusoids, and the first layer's heads look at the neighbours of a word.
+
+    Head 0 looks one position ahead, head 1 one back, head 2 two ahead, and so on: softly, as nearby sinusoids are much
+    alike. Queries and keys of a head are the same random projection, but for the rotation between the two positions
+    (after Trockman and Kolter 2023, who start from such projections without positions). All of it is learned further.
+    """
+    position, first = encoder.embeddings.position.weight, encoder.layers[0]
+    position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
+    query, key, _ = first.qkv.weight.unflatten(0, (3, first.num_heads, -1))
+    for head in range(first.num_heads):
+        offset = (head // 2 + 1) * (-1 if head % 2 else 1)
+        nn.init.orthogonal_(key[head])
+        query[head] = key[head] @ rotation(offset, key.shape[-1])
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Sines and cosines of the position at wavelengths from 2 pi to 100 * 2 pi (Vaswani et al. 2017, section 3.5, with
+    a constant for shorter sequences).
+
+    Positions a fixed distance apart differ by one `rotation`, so a single attention matrix can look at "the word
+    before"; from random embeddings the model has to learn that for each position by itself. float32 [length, width]
+    with a root mean square of 1.
+    """
+    angle = torch.arange(length)[:, None] * _frequencies(width)
+    return math.sqrt(2) * torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, -1)[:, :width]
+
+
+def rotation(distance: int, width: int) -> Tensor:
+    """The matrix that takes the sinusoids of any position, as a column, to those `distance` further: [width, width]."""
+    angle = distance * _frequencies(width)
+    sine, cosine = angle.sin(), angle.cos()
+    blocks = torch.stack([cosine, sine, -sine, cosine], dim=-1).view(-1, 2, 2)
+    return torch.block_diag(*blocks)[:width, :width]
+
+
+def _frequencies(width: int) -> Tensor:
+    """Radians a position of every pair of a sine and a cosine: float32 [ceil(width / 2)]."""
+    return torch.exp(torch.arange(0, width, 2) * (-math.log(_WAVELENGTHS) / width))
