@@ -67,12 +67,18 @@ class Linear:
 
 def linears(config: BertConfig, tokens: int, masked: int, sequences: int) -> list[Linear]:
     """The linear layers of a step over so many tokens, masked tokens and sequences computed at once."""
-    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers - 1
+    # The last layer is needed for masked and first tokens alone, but for key and value.
+    some = masked + sequences
     return [
         Linear(tokens, hidden, 3 * hidden, layers),
         Linear(tokens, hidden, hidden, layers),
         Linear(tokens, hidden, inner, layers),
         Linear(tokens, inner, hidden, layers),
+        Linear(tokens, hidden, 2 * hidden, 1),
+        Linear(some, hidden, hidden, 2),
+        Linear(some, hidden, inner, 1),
+        Linear(some, inner, hidden, 1),
         Linear(masked, hidden, hidden, 1),
         Linear(masked, hidden, config.vocab_size, 1),
         Linear(sequences, hidden, hidden, 1),

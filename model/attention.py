@@ -1,11 +1,9 @@
-"""Self-attention inside the sequences of a packed batch, by three functions that give the same numbers.
-
-Each takes the fused projection qkv [T, 3, A, D] and returns [T, A, D] (scaled dot-product attention, Vaswani et al.
-2017, section 3.2.1).
-"""
+"""Self-attention inside the sequences of a packed batch, by three functions that give the same numbers (scaled
+dot-product attention, Vaswani et al. 2017, section 3.2.1)."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .batch import PackedBatch, PaddingLayout
+from .chosen import Chosen
 from .config import ModelError
+from .dropout import dropped
 
 IMPLEMENTATIONS = ("auto", "varlen", "sdpa", "dense")
 
@@ -22,54 +22,69 @@ _LONGEST_DENSE = 512
 fused kernel takes two to four times as long."""
 
 
-@dataclass(frozen=True)
 class HeadLayout:
-    """Where the rows of D numbers in qkv [T, 3, A, D] sit in query, key and value [3, N, A, L, D], and back.
+    """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
 
-    Worked out once for all layers; without `split`, which a full rectangle can do without, nothing is copied.
+    P is 3 for query, key and value together. The index tensors are worked out once for all layers.
+
+    Args:
+        layout: where the tokens sit.
+        in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
     """
 
-    num_sequences: int
-    """N."""
-    length: int
-    """L."""
-    key_mask: Tensor | None
-    """[N, 1, 1, L] bool, True at tokens; None without padding."""
-    split: Tensor | None = None
-    """[3 * N * A * L] int64: row of qkv for every row of query, key and value; any row in padding."""
-    unsplit: Tensor | None = None
-    """[T * 3 * A] int64: the reverse."""
-    pack: Tensor | None = None
-    """[T * A] int64: row of [N, A, L] for every row of the context [T, A]."""
-    unpack: Tensor | None = None
-    """[N * A * L] int64: the reverse; any row in padding."""
-    padding: Tensor | None = None
-    """[N * A * L, 1] bool: True in padding; None without padding."""
+    def __init__(self, layout: PaddingLayout, num_heads: int, device: torch.device, in_place: bool = False) -> None:
+        self.num_sequences, self.length, self.num_heads = layout.num_sequences, layout.length, num_heads
+        self.in_place = in_place and layout.slots is None
+        self.key_mask = layout.key_mask
+        """[N, 1, 1, L] bool, True at tokens; None without padding."""
+        every = torch.arange(self.num_sequences * self.length, device=device)
+        self._slots, self._tokens = (every, every) if layout.slots is None else (layout.slots, layout.tokens)
+        self._padding = None if layout.padding is None else self._of_all_heads(layout.padding).reshape(-1, 1)
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
-    @classmethod
-    def of(cls, layout: PaddingLayout, num_heads: int, device: torch.device) -> Self:
-        """The rows of all heads of a rectangle."""
-        n, length = layout.num_sequences, layout.length
-        every = torch.arange(n * length, device=device)
-        slots, tokens = (every, every) if layout.slots is None else (layout.slots, layout.tokens)
-        head, part = torch.arange(num_heads, device=device), torch.arange(3, device=device)
-        # Places of the tokens among the rows of one of the three parts: [T, A]
-        pack = (slots // length)[:, None] * num_heads * length + head * length + (slots % length)[:, None]
-        # Tokens at these rows: [N, A, L]
-        token = tokens.view(n, 1, length).expand(n, num_heads, length)
-        padding = None
-        if layout.padding is not None:
-            padding = layout.padding.view(n, 1, length).expand(n, num_heads, length).reshape(-1, 1)
-        return cls(
-            n,
-            length,
-            layout.key_mask,
-            split=((token * 3 + part[:, None, None, None]) * num_heads + head[:, None]).flatten(),
-            unsplit=(part[:, None] * (n * num_heads * length) + pack[:, None]).flatten(),
-            pack=pack.flatten(),
-            unpack=(token * num_heads + head[:, None]).flatten(),
-            padding=padding,
-        )
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """[T, P, A, D] -> P tensors [N, A, L, D]; padding holds numbers that mean nothing."""
+        parts, shape = values.shape[1], (self.num_sequences, self.length)
+        if self.in_place:
+            return values.view(*shape, *values.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
+        into, back = self._rows_of(parts)
+        rows = _Rearrange.apply(values.flatten(0, 2), into, back, None)
+        return rows.view(parts, self.num_sequences, self.num_heads, self.length, values.shape[-1]).unbind(0)
+
+    def join(self, values: Tensor) -> Tensor:
+        """[N, A, L, D] -> [T, A, D]."""
+        if self.in_place:
+            return values.transpose(1, 2).flatten(0, 1)
+        into, back = self._rows_of(1)
+        return _Rearrange.apply(values.flatten(0, 2), back, into, self._padding).view(-1, *values.shape[1::2])
+
+    def _rows_of(self, parts: int) -> tuple[Tensor, Tensor]:
+        """For every row of [P, N, A, L, D] its row in [T, P, A, D] (any in padding), and the reverse."""
+        if parts not in self._rows:
+            heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))
+            token = self._of_all_heads(self._tokens)
+            into = (token * parts + part[:, None, None, None]) * self.num_heads + heads[:, None]
+            sequence, column = self._slots // self.length, self._slots % self.length
+            back = (sequence[:, None] * self.num_heads + heads) * self.length + column[:, None]
+            back = part[:, None] * (self.num_sequences * self.num_heads * self.length) + back[:, None]
+            self._rows[parts] = into.flatten(), back.flatten()
+        return self._rows[parts]
+
+    def _of_all_heads(self, values: Tensor) -> Tensor:
+        """[N * L] -> [N, A, L]."""
+        return values.view(self.num_sequences, 1, self.length).expand(-1, self.num_heads, -1)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How R tokens, those of all sequences or some of them, are divided among the N sequences."""
+
+    starts: Tensor
+    """[N + 1] int32."""
+    longest: int
+    """At least the most tokens of a sequence."""
+    layout: HeadLayout | None
+    """The rectangle of "sdpa" and "dense"; None for "varlen"."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +95,16 @@ class AttentionPlan:
     """"varlen", "sdpa" or "dense"."""
     dropout: float
     """Probability of dropping an attention weight; 0 outside training."""
-    sequence_starts: Tensor
-    """[N + 1] int32."""
-    max_sequence_length: int
-    """At least the longest sequence."""
-    layout: HeadLayout | None
-    """The rectangle of "sdpa" and "dense"; None for "varlen"."""
+    tokens: Sequences
+    """All tokens."""
+    chosen: Sequences | None
+    """Those that the last layer is computed for; None if for all."""
 
 
 def plan_attention(
     batch: PackedBatch,
     implementation: str,
+    chosen: Chosen | None = None,
     *,
     dropout: float,
     num_heads: int,
@@ -116,14 +130,17 @@ def plan_attention(
             raise ModelError(f'attention_implementation "varlen" {obstacle}; use "auto".')
         short = device.type == "cpu" and dtype == torch.bfloat16 and longest <= _LONGEST_DENSE
         implementation = ("dense" if short else "sdpa") if obstacle else "varlen"
+    plan = partial(AttentionPlan, implementation, dropout)
     if implementation == "varlen":
-        return AttentionPlan(implementation, dropout, starts, longest, None)
+        some = None if chosen is None else Sequences(chosen.sequence_starts, chosen.longest, None)
+        return plan(Sequences(starts, longest, None), some)
     layout = batch.padded_layout() if output_attentions else batch.layout()
-    if implementation == "sdpa" and layout.slots is None:
-        heads = HeadLayout(layout.num_sequences, layout.length, None)
-    else:
-        heads = HeadLayout.of(layout, num_heads, device)
-    return AttentionPlan(implementation, dropout, starts, longest, heads)
+    tokens = Sequences(starts, longest, HeadLayout(layout, num_heads, device, in_place=implementation == "sdpa"))
+    if chosen is None:
+        return plan(tokens, None)
+    return plan(
+        tokens, Sequences(chosen.sequence_starts, chosen.longest, HeadLayout(chosen.layout(), num_heads, device))
+    )
 
 
 def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, head_size: int) -> str | None:
@@ -143,64 +160,58 @@ def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, h
 def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
     """One layer: qkv [T, 3, A, D] -> context [T, A, D], and the weights [N, A, L, L] if dense."""
     if plan.implementation == "varlen":
-        return varlen_attention(qkv, plan.sequence_starts, plan.max_sequence_length), None
-    if plan.implementation == "sdpa":
-        return sdpa_attention(qkv, plan.layout, plan.dropout), None
-    return dense_attention(qkv, plan.layout, plan.dropout)
+        return varlen_attention(*qkv.unbind(1), plan.tokens, plan.tokens), None
+    context, weights = _in_rectangles(*plan.tokens.layout.split(qkv), plan)
+    return plan.tokens.layout.join(context), weights
 
 
-def varlen_attention(qkv: Tensor, sequence_starts: Tensor, max_sequence_length: int) -> Tensor:
-    """qkv [T, 3, A, D] -> [T, A, D] by the flash kernel for packed sequences: CUDA, 16 bits, no dropout."""
+def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan) -> Tensor:
+    """The last layer: query [R, A, D] of the chosen tokens, key and value [T, 2, A, D] of all -> context [R, A, D]."""
+    if plan.implementation == "varlen":
+        return varlen_attention(query, *key_value.unbind(1), plan.chosen, plan.tokens)
+    (query,) = plan.chosen.layout.split(query[:, None])
+    context, _ = _in_rectangles(query, *plan.tokens.layout.split(key_value), plan)
+    return plan.chosen.layout.join(context)
+
+
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, queries: Sequences, keys: Sequences) -> Tensor:
+    """query [R, A, D], key and value [T, A, D] -> [R, A, D] by the flash kernel for packed sequences.
+
+    For CUDA, 16 bits, without dropout.
+    """
     # Imported here because builds of torch without CUDA need not have it.
     from torch.nn.attention.varlen import varlen_attn
 
-    query, key, value = qkv.unbind(1)
-    starts, longest = sequence_starts, max_sequence_length
-    return varlen_attn(query, key, value, starts, starts, longest, longest)
+    return varlen_attn(query, key, value, queries.starts, keys.starts, queries.longest, keys.longest)
 
 
-def sdpa_attention(qkv: Tensor, layout: HeadLayout, dropout: float = 0.0) -> Tensor:
-    """qkv [T, 3, A, D] -> [T, A, D] by torch's kernel on the rectangle; on the CPU fused only without
-    dropout."""
-    query, key, value = split_heads(qkv, layout)
-    context = F.scaled_dot_product_attention(query, key, value, attn_mask=layout.key_mask, dropout_p=dropout)
-    return join_heads(context, layout)
+def _in_rectangles(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
+    """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D], and the weights [N, A, Q, L] if dense."""
+    key_mask = plan.tokens.layout.key_mask
+    if plan.implementation == "dense":
+        return dense_attention(query, key, value, key_mask, plan.dropout)
+    # By torch's kernel; on the CPU fused only without dropout.
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=key_mask, dropout_p=plan.dropout), None
 
 
-def dense_attention(qkv: Tensor, layout: HeadLayout, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """qkv [T, 3, A, D] -> [T, A, D] and the weights [N, A, L, L], which mean nothing in the rows of padding.
+def dense_attention(
+    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D] and the weights [N, A, Q, L].
 
-    Written out: the reference for the other two.
+    Written out: the reference for the other two. In the rows of padding neither means anything.
     """
-    query, key, value = split_heads(qkv, layout)
     shape = query.shape[:2]
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))
-    mask = query.new_zeros(layout.num_sequences, 1, 1, layout.length)
-    if layout.key_mask is not None:
-        mask = mask.masked_fill(~layout.key_mask, -torch.inf)
+    mask = query.new_zeros(shape[0], 1, 1, key.shape[1])
+    if key_mask is not None:
+        mask = mask.masked_fill(~key_mask, -torch.inf)
     mask = mask.expand(*shape, 1, -1).flatten(0, 1)
     scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
     # Its sums are taken in at least float32; autocast on a GPU gives float32 back.
-    weights = F.dropout(scores.softmax(-1), dropout)
+    weights = dropped(scores.softmax(-1), dropout)
     context = torch.bmm(weights.to(value.dtype), value)
-    return join_heads(context.unflatten(0, shape), layout), weights.unflatten(0, shape)
-
-
-def split_heads(qkv: Tensor, layout: HeadLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [T, 3, A, D] -> query, key, value [N, A, L, D]; padding holds numbers that mean nothing."""
-    if layout.split is None:
-        rows = qkv.view(layout.num_sequences, layout.length, *qkv.shape[1:])
-        return rows.permute(2, 0, 3, 1, 4).unbind(0)
-    rows = _Rearrange.apply(qkv.flatten(0, 2), layout.split, layout.unsplit, None)
-    return rows.view(3, layout.num_sequences, -1, layout.length, qkv.shape[-1]).unbind(0)
-
-
-def join_heads(context: Tensor, layout: HeadLayout) -> Tensor:
-    """context [N, A, L, D] -> [T, A, D]."""
-    if layout.split is None:
-        return context.transpose(1, 2).flatten(0, 1)
-    rows = _Rearrange.apply(context.flatten(0, 2), layout.pack, layout.unpack, layout.padding)
-    return rows.view(-1, *context.shape[1::2])
+    return context.unflatten(0, shape), weights.unflatten(0, shape)
 
 
 class _Rearrange(torch.autograd.Function):

@@ -84,13 +84,15 @@ class PackedBatch:
     sequence_starts: Tensor
     """[N + 1] int32, first token of every sequence, then T."""
     masked_positions: Tensor
-    """[M] int64, tokens to predict, as places in [0, T)."""
+    """[M] int64, tokens to predict, as places in [0, T), each once."""
     masked_labels: Tensor
     """[M] int64, their true ids; -100 where the row does not count."""
     next_sentence_labels: Tensor
     """[N] int64, 0 = is next, 1 = random, -100 = no label."""
     max_sequence_length: int
     """At least the longest sequence, in tokens."""
+    most_masked: int | None = None
+    """At least the most masked positions of one sequence; max_sequence_length if None."""
     padded_slots: Tensor | None = None
     """[T] int64, each token's row * padded_length + column in the rectangle it came from; None if that was
     full."""
@@ -136,7 +138,7 @@ class PackedBatch:
         if slots is not None:
             flat = [values[slots] for values in flat]
         none = torch.zeros(0, dtype=torch.int64, device=input_ids.device)
-        return cls(*flat, starts, none, none, none, longest, slots, length)
+        return cls(*flat, starts, none, none, none, longest, padded_slots=slots, padded_length=length)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
@@ -146,6 +148,11 @@ class PackedBatch:
             if isinstance(value, Tensor)
         }
         return replace(self, **moved)
+
+    def first_tokens(self) -> Tensor:
+        """[N] int64, the place of every sequence's first token; any token for a sequence without one."""
+        # An empty sequence at the end starts at T, one past the last token.
+        return self.sequence_starts[:-1].long().clamp(max=self.num_tokens - 1)
 
     def layout(self) -> PaddingLayout:
         """Sequences as rows from column 0, max_sequence_length columns; costs nothing when all are that

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .attention import IMPLEMENTATIONS, plan_attention
 from .batch import PackedBatch
+from .chosen import Chosen
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, EncoderLayer, initialise
 from .heads import MaskedLanguageHead, Pooler
@@ -60,14 +61,26 @@ class BertModel(PretrainedFolder, nn.Module):
         return encoded
 
     def encode(
-        self, batch: PackedBatch, output_attentions: bool = False, output_hidden_states: bool = False
+        self,
+        batch: PackedBatch,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        at: Tensor | None = None,
     ) -> EncoderOutput:
         """Packed outputs: [T, H], [N, H]. Raises ModelError for sequences over max_position_embeddings, and
-        for ids outside the vocabulary where it can look at them for nothing."""
+        for ids outside the vocabulary where it can look at them for nothing.
+
+        Args:
+            at: int64 [M], the masked positions of the batch, or none: last_hidden_state is [M, H] of these
+                alone, and the last layer is computed for no more than they and the pooler need.
+        """
         self._check(batch)
+        everything = at is None or output_attentions or output_hidden_states
+        chosen = None if everything else Chosen.of(batch, at)
         plan = plan_attention(
             batch,
             self.attention_implementation,
+            chosen,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             num_heads=self.config.num_attention_heads,
             head_size=self.config.hidden_size // self.config.num_attention_heads,
@@ -76,11 +89,14 @@ class BertModel(PretrainedFolder, nn.Module):
         )
         hidden = self.embeddings(batch)
         states, attentions = (hidden,), ()
-        for layer in self.layers:
-            hidden, weights = layer(hidden, plan)
+        for number, layer in enumerate(self.layers, 1):
+            hidden, weights = layer(hidden, plan, chosen if number == len(self.layers) else None)
             states = (*states, hidden) if output_hidden_states else ()
             attentions = (*attentions, weights) if output_attentions else ()
-        pooled = None if self.pooler is None else self.pooler(hidden, batch.sequence_starts)
+        first = batch.first_tokens() if chosen is None else chosen.first
+        pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
+        if at is not None:
+            hidden = hidden.index_select(0, at if chosen is None else chosen.others)
         return EncoderOutput(
             hidden,
             pooled,
@@ -139,6 +155,12 @@ class BertWithHead(PretrainedFolder, nn.Module):
     def attention_implementation(self, name: str) -> None:
         self.bert.attention_implementation = name
 
+    def encode_pooled(
+        self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool
+    ) -> EncoderOutput:
+        """For a head that reads the pooler's output alone: last_hidden_state is empty."""
+        return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
+
     def freeze_encoder(self) -> None:
         """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.
 
@@ -190,9 +212,8 @@ class BertForPreTraining(BertWithHead):
 
     def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call."""
-        encoded = self.bert.encode(batch)
-        masked = encoded.last_hidden_state.index_select(0, batch.masked_positions)
-        scores = self.mlm_head(masked, self.bert.embeddings.word.weight)
+        encoded = self.bert.encode(batch, at=batch.masked_positions)
+        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
         return scores, self.nsp_head(encoded.pooler_output)
 
 
@@ -215,13 +236,11 @@ class BertForMaskedLM(BertWithHead):
     ) -> LogitsOutput:
         """logits [N, L, V]; labels [N, L], -100 to ignore. A PackedBatch: [M, V] at its masked positions."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
-        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
-        hidden = encoded.last_hidden_state
-        weight = self.bert.embeddings.word.weight
-        if isinstance(input_ids, PackedBatch):
-            scores = self.mlm_head(hidden.index_select(0, batch.masked_positions), weight)
-        else:
-            scores = place(self.mlm_head(hidden, weight))
+        is_packed = isinstance(input_ids, PackedBatch)
+        at = batch.masked_positions if is_packed else None
+        encoded = self.bert.encode(batch, output_attentions, output_hidden_states, at)
+        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
+        scores = scores if is_packed else place(scores)
         loss = None if labels is None else token_loss(scores, labels)
         return LogitsOutput(loss, scores, place_all(encoded.hidden_states, place), encoded.attentions)
 

@@ -222,13 +222,16 @@ def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: f
 
     Counts matrix products only (two operations a multiply-add): the layers, attention at `sequence_length`
     tokens, the MLM head for the masked fraction, pooler and NSP once a sequence (Kaplan et al. 2020, section
-    2.1).
+    2.1). Of the last layer, all tokens need key and value, only masked and first tokens the rest.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
-    layer = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * sequence_length * hidden
+    key_value = 2 * 2 * hidden * hidden
+    rest = 2 * (2 * hidden * hidden + 2 * hidden * inner) + 4 * sequence_length * hidden
+    layers = (config.num_hidden_layers - 1) * (key_value + rest)
+    last = key_value + min(1, masked_fraction + 1 / sequence_length) * rest
     mlm = masked_fraction * 2 * (hidden * hidden + hidden * config.vocab_size)
     pooled = 2 * (hidden * hidden + 2 * hidden) / sequence_length
-    return 3 * (config.num_hidden_layers * layer + mlm + pooled)
+    return 3 * (layers + last + mlm + pooled)
 
 
 def _refuse_unknown(changes: dict[str, Any]) -> None:

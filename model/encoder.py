@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import AttentionPlan, attend
+from .attention import AttentionPlan, attend, attend_from_chosen
 from .batch import PackedBatch
+from .chosen import Chosen
 from .config import BertConfig
+from .dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -30,11 +32,25 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         total = self.word(batch.input_ids) + self.token_type(batch.token_type_ids)
         return self.dropout(self.norm(total + self.position(batch.position_ids)))
+
+
+class QueryKeyValue(nn.Linear):
+    """The three projections of attention as one matrix: hidden [T, H] -> [T, 3 * H].
+
+    With the hidden state of some tokens, `some` [R, H]: their query [R, H], key and value of all [T, 2 * H].
+    """
+
+    def forward(self, hidden: Tensor, some: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        if some is None:
+            return super().forward(hidden)
+        sizes = [self.in_features, self.out_features - self.in_features]
+        (query, key_value), (query_bias, key_value_bias) = self.weight.split(sizes), self.bias.split(sizes)
+        return F.linear(some, query, query_bias), F.linear(hidden, key_value, key_value_bias)
 
 
 class EncoderLayer(nn.Module):
@@ -44,19 +60,31 @@ class EncoderLayer(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.num_heads = config.num_attention_heads
-        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.qkv = QueryKeyValue(hidden, 3 * hidden)
         self.attention_output = nn.Linear(hidden, hidden)
         self.attention_norm = layer_norm(config)
         self.intermediate = nn.Linear(hidden, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, hidden)
         self.output_norm = layer_norm(config)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
-        """hidden [T, H] -> hidden [T, H], and the attention weights [N, A, L, L] if the plan is dense."""
-        qkv = self.qkv(hidden).unflatten(1, (3, self.num_heads, -1))
-        context, weights = attend(qkv, plan)
+    def forward(
+        self, hidden: Tensor, plan: AttentionPlan, chosen: Chosen | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """hidden [T, H] -> hidden [T, H], and the attention weights [N, A, L, L] if the plan is dense.
+
+        With `chosen`, hidden [R, H] of those tokens alone, and no weights.
+        """
+        weights = None
+        if chosen is None:
+            context, weights = attend(self.qkv(hidden).unflatten(1, (3, self.num_heads, -1)), plan)
+        else:
+            some = hidden.index_select(0, chosen.tokens)
+            query, key_value = self.qkv(hidden, some)
+            query = query.unflatten(1, (self.num_heads, -1))
+            context = attend_from_chosen(query, key_value.unflatten(1, (2, self.num_heads, -1)), plan)
+            hidden = some
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(context.flatten(1))))
         inner = self.activation(self.intermediate(hidden))
         return self.output_norm(hidden + self.dropout(self.output(inner))), weights

@@ -5,20 +5,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import BertConfig
+from .dropout import Dropout
 from .encoder import ACTIVATIONS, layer_norm
 
 
 class Pooler(nn.Module):
-    """The first token of every sequence through a tanh layer: hidden [T, H] -> [N, H]."""
+    """The first token of every sequence through a tanh layer: its hidden state [N, H] -> [N, H]."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, sequence_starts: Tensor) -> Tensor:
-        # An empty sequence at the end starts at T, one past the last token.
-        first = sequence_starts[:-1].clamp(max=hidden.shape[0] - 1)
-        return torch.tanh(self.dense(hidden.index_select(0, first)))
+    def forward(self, first: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first))
 
 
 class MaskedLanguageHead(nn.Module):
@@ -79,6 +78,6 @@ def classification_head(config: BertConfig, num_labels: int) -> ClassificationHe
     return ClassificationHead(config, num_labels)
 
 
-def _classifier_dropout(config: BertConfig) -> nn.Dropout:
+def _classifier_dropout(config: BertConfig) -> Dropout:
     dropout = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+    return Dropout(config.hidden_dropout_prob if dropout is None else dropout)

@@ -30,7 +30,7 @@ class BertForNextSentencePrediction(BertWithHead):
     ) -> LogitsOutput:
         """logits [N, 2]; labels [N], -100 to ignore."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
-        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
         logits = self.nsp_head(encoded.pooler_output)
         loss = None if labels is None else F.cross_entropy(logits, labels.view(-1))
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)
@@ -55,7 +55,7 @@ class BertForSequenceClassification(BertWithHead):
     ) -> LogitsOutput:
         """logits [N, num_labels]; labels [N] of classes, or [N, num_labels], by config.problem_type."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
-        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
         logits = self.classifier(encoded.pooler_output)
         loss = None if labels is None else sequence_loss(self.config, logits, labels)
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)
@@ -175,7 +175,7 @@ class BertForMultipleChoice(BertWithHead):
             rows = [None if values is None else values.flatten(0, 1) for values in rows]
             input_ids, attention_mask, token_type_ids = rows
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
-        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
         logits = self.classifier(encoded.pooler_output).view(-1, choices)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)

@@ -114,12 +114,14 @@ class BatchMaker:
         packed = pack(self.shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
         starts, types = packed.sequence_starts, packed.token_type_ids
         ids, positions, labels = mask(packed.input_ids, types, starts, examples.key, self.rules)
+        masked = np.diff(np.searchsorted(positions, starts))
         return PackedBatch(
             input_ids=torch.from_numpy(ids),
             token_type_ids=torch.from_numpy(types),
             position_ids=torch.from_numpy(packed.position_ids),
             sequence_starts=torch.from_numpy(starts.astype(np.int32)),
             max_sequence_length=int(np.diff(starts).max()),
+            most_masked=int(masked.max()),
             masked_positions=torch.from_numpy(positions),
             masked_labels=torch.from_numpy(labels),
             next_sentence_labels=torch.from_numpy(examples.label),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
-from model.attention import HeadLayout, dense_attention, plan_attention, sdpa_attention
+from model.attention import attend, plan_attention
 from model.batch import PaddingLayout
 
 rectangles = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 2**35 - 1))
@@ -89,17 +89,22 @@ def brute_force(qkv, lengths):
     return out
 
 
+def plan(lengths, implementation, heads, dropout=0.0):
+    return plan_attention(
+        packed(lengths), implementation, dropout=dropout, num_heads=heads, head_size=4, dtype=torch.float64
+    )
+
+
 @settings(max_examples=25, deadline=None)
 @given(LENGTHS, st.integers(1, 3))
 def test_sdpa_and_dense_equal_brute_force_in_value_and_gradient(lengths, heads):
-    layout = HeadLayout.of(packed(lengths).layout(), heads, torch.device("cpu"))
     qkv = torch.randn(sum(lengths), 3, heads, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(sum(lengths), heads, 4, dtype=torch.float64)
     results = []
     for attention in (
         lambda: brute_force(qkv, lengths),
-        lambda: sdpa_attention(qkv, layout),
-        lambda: dense_attention(qkv, layout)[0],
+        lambda: attend(qkv, plan(lengths, "sdpa", heads))[0],
+        lambda: attend(qkv, plan(lengths, "dense", heads))[0],
     ):
         out = attention()
         results.append((out, *torch.autograd.grad((out * weight).sum(), qkv)))
@@ -111,12 +116,12 @@ def test_sdpa_and_dense_equal_brute_force_in_value_and_gradient(lengths, heads):
 @pytest.mark.parametrize("implementation", ["sdpa", "dense"])
 def test_attention_dropout_is_honoured_and_keeps_the_mean(implementation):
     lengths = [5, 3]
-    layout = HeadLayout.of(packed(lengths).layout(), 2, torch.device("cpu"))
     qkv = torch.randn(8, 3, 2, 4)
-    function = {"sdpa": sdpa_attention, "dense": lambda *a: dense_attention(*a)[0]}[implementation]
-    drawn = torch.stack([function(qkv, layout, 0.3) for _ in range(3000)])
+    with_dropout = plan(lengths, implementation, 2, dropout=0.3)
+    drawn = torch.stack([attend(qkv, with_dropout)[0] for _ in range(3000)])
     assert drawn.std(0).min() > 0
-    torch.testing.assert_close(drawn.mean(0), function(qkv, layout, 0.0), rtol=0, atol=0.1)
+    expected, _ = attend(qkv, plan(lengths, implementation, 2))
+    torch.testing.assert_close(drawn.mean(0), expected, rtol=0, atol=0.1)
 
 
 def tiny(**changes):

@@ -6,7 +6,15 @@ import pytest
 import torch
 import transformers
 
-from model import PRESETS, BertConfig, BertForPreTraining, ModelError, flops_per_token, parameter_count
+from model import (
+    PRESETS,
+    BertConfig,
+    BertForPreTraining,
+    ModelError,
+    PackedBatch,
+    flops_per_token,
+    parameter_count,
+)
 
 
 @pytest.mark.parametrize(
@@ -142,4 +150,19 @@ def test_flops_are_those_that_torch_counts():
     with FlopCounterMode(display=False) as counter:
         net(ids)
     estimate = flops_per_token(config, length, masked_fraction=1.0) * 3 * length / 3
+    assert abs(counter.get_total_flops() / estimate - 1) < 1e-6
+
+
+def test_flops_of_a_training_batch_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = BertConfig.from_preset("tiny", 512, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    net = BertForPreTraining(config)
+    net.attention_implementation = "dense"
+    batch = PackedBatch.from_padded(torch.randint(0, 512, (3, 40)))
+    batch.masked_positions = torch.cat([torch.arange(5, 11) + 40 * row for row in range(3)])
+    batch.most_masked = 6
+    with FlopCounterMode(display=False) as counter:
+        net(batch)
+    estimate = flops_per_token(config, 40, masked_fraction=6 / 40) * 3 * 40 / 3
     assert abs(counter.get_total_flops() / estimate - 1) < 1e-6

@@ -14,7 +14,7 @@ from model import (
     PackedBatch,
     parameter_count,
 )
-from model.attention import AttentionPlan, HeadLayout
+from model.attention import plan_attention
 
 TRUNCATED_STD = 0.8796
 """Standard deviation of a standard normal truncated at two."""
@@ -99,7 +99,8 @@ def test_every_dropout_of_the_recipe_is_there():
     config = BertConfig(50, 32, 1, 2, 64, hidden_dropout_prob=0.999999, attention_probs_dropout_prob=0.0)
     layer = BertModel(config).train().layers[0]
     hidden = torch.randn(6, 32)
-    plan = AttentionPlan("sdpa", 0.0, torch.tensor([0, 6]), 6, HeadLayout(1, 6, None))
+    batch = PackedBatch.from_padded(torch.ones(1, 6, dtype=torch.int64))
+    plan = plan_attention(batch, "sdpa", dropout=0.0, num_heads=2, head_size=16, dtype=torch.float32)
     out, _ = layer(hidden, plan)
     twice = F.layer_norm(F.layer_norm(hidden, (32,), eps=1e-12), (32,), eps=1e-12)
     torch.testing.assert_close(out, twice)

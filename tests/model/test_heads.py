@@ -19,6 +19,7 @@ from model import (
     BertModel,
     ModelError,
 )
+from model.dropout import Dropout
 
 CLASSIFIERS = (BertForSequenceClassification, BertForTokenClassification, BertForMultipleChoice)
 FLAT_HEAD = ("classifier.weight", "classifier.bias")
@@ -44,11 +45,11 @@ def make(sizes):
 
 
 def sequential(net, activation, dropout):
-    """The head of `net` from torch's own layers, with the same weights."""
+    """The head of `net` layer by layer, with the same weights."""
     steps = []
     for index in range(net.config.classifier_hidden_layers):
-        steps += [nn.Dropout(dropout), linear_of(net, f"classifier.hidden.{index}"), activation]
-    return nn.Sequential(*steps, nn.Dropout(dropout), linear_of(net, "classifier.output")).eval()
+        steps += [Dropout(dropout), linear_of(net, f"classifier.hidden.{index}"), activation]
+    return nn.Sequential(*steps, Dropout(dropout), linear_of(net, "classifier.output")).eval()
 
 
 def linear_of(net, name):

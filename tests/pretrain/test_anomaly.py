@@ -121,15 +121,19 @@ class SpoiledBefore(nn.Module):
         return self.module(*inputs)
 
 
-class SpoiledWeight(nn.Linear):
+def spoiled_weight(linear, value):
     """A linear layer with a good gradient of its input and a spoiled one of its weight."""
+    linear = copy.deepcopy(linear)
+    forward, weight = linear.forward, linear.weight
 
-    def __init__(self, linear, value):
-        super().__init__(linear.in_features, linear.out_features)
-        self.value = value
+    def with_spoiled_weight(*inputs):
+        linear._parameters["weight"] = Spoiled.apply(weight, value)
+        outputs = forward(*inputs)
+        linear._parameters["weight"] = weight
+        return outputs
 
-    def forward(self, inputs):
-        return nn.functional.linear(inputs, Spoiled.apply(self.weight, self.value), self.bias)
+    linear.forward = with_spoiled_weight
+    return linear
 
 
 @given(st.data())
@@ -167,12 +171,12 @@ def test_the_first_gradient_that_is_not_finite_is_named(fresh, batch, name, valu
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_weight_whose_gradient_alone_is_not_finite_is_named(fresh, batch, name):
-    model = replaced(fresh, name, lambda module: SpoiledWeight(module, torch.nan))
+    model = replaced(fresh, name, lambda module: spoiled_weight(module, torch.nan))
     assert complaint(model, batch) == f"the gradient of {name}.weight"
 
 
 def test_a_gradient_with_an_infinite_norm_is_named(fresh, batch):
-    model = replaced(fresh, "mlm_head.dense", lambda module: SpoiledWeight(module, 1e30))
+    model = replaced(fresh, "mlm_head.dense", lambda module: spoiled_weight(module, 1e30))
     assert complaint(model, batch) == "the norm of the gradient of mlm_head.dense.weight"
 
 
@@ -238,7 +242,7 @@ def test_fine_tuning_is_watched_with_the_encoder_frozen_or_not(fresh, labelled):
     model = BertForSequenceClassification(fresh.config)
     for _ in range(2):
         for name in ("bert.pooler.dense", "classifier.linear"):
-            spoiled = replaced(model, name, lambda module: SpoiledWeight(module, torch.nan))
+            spoiled = replaced(model, name, lambda module: spoiled_weight(module, torch.nan))
             found = complaint(spoiled, labelled, objective=ClassificationObjective())
             assert found == f"the gradient of {name}.weight"
         frozen = copy.deepcopy(model)

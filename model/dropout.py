@@ -1,0 +1,55 @@
+"""Dropout (Srivastava et al. 2014) that draws its masks several times faster on a CPU than torch does."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_LEVELS = 1 << 16
+"""Of a random number: probabilities are rounded to so many parts of one."""
+
+
+class Dropout(nn.Module):
+    """In training, each value is zero with probability `p`, and scaled by 1 / (1 - p) otherwise."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, values: Tensor) -> Tensor:
+        return dropped(values, self.p if self.training else 0.0)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def dropped(values: Tensor, p: float) -> Tensor:
+    """`values` with each zero with probability `p`, else scaled by 1 / (1 - p); torch's default generator decides.
+
+    Torch draws a number of 64 bits for each value on a CPU; this makes four values of it.
+    """
+    threshold = round(p * _LEVELS)
+    # A compiler draws its own numbers, inside the operations around.
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < threshold < _LEVELS:
+        return F.dropout(values, p)
+    return _Dropped.apply(values, threshold)
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, threshold: int) -> Tensor:
+        count = values.numel()
+        numbers = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        keep = torch.empty_like(values)
+        torch.ge(numbers[:count].view(values.shape), threshold - _LEVELS // 2, out=keep)
+        ctx.save_for_backward(keep)
+        ctx.scale = _LEVELS / (_LEVELS - threshold)
+        return (values * keep).mul_(ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return (grad * keep).mul_(ctx.scale), None

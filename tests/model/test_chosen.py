@@ -1,0 +1,109 @@
+"""The last layer for the tokens that are read alone, beside the whole layer."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, PackedBatch
+from model.chosen import Chosen
+
+LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
+
+
+def tiny(**changes):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertConfig(vocab_size=50, max_position_embeddings=8, **sizes | none | changes)
+
+
+def batch_of(lengths, masked=(), most_masked=None):
+    none = torch.zeros(0, dtype=torch.int64)
+    ids = torch.randint(1, 50, (sum(lengths),))
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    masked = torch.tensor(masked, dtype=torch.int64)
+    return PackedBatch(ids, ids % 2, positions, starts, masked, ids[masked], none, max(lengths), most_masked)
+
+
+@st.composite
+def masked_batches(draw):
+    """Lengths, and some of their tokens in any order, first tokens among them."""
+    lengths = draw(LENGTHS)
+    return lengths, draw(st.lists(st.integers(0, sum(lengths) - 1), unique=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(masked_batches())
+def test_chosen_tokens_are_sequence_by_sequence_and_found_again(drawn):
+    lengths, masked = drawn
+    batch = batch_of(lengths, masked)
+    chosen = Chosen.of(batch, batch.masked_positions)
+    assert chosen.tokens[chosen.others].tolist() == masked
+    starts = batch.sequence_starts.tolist()
+    assert [t for t, n in zip(chosen.tokens[chosen.first].tolist(), lengths, strict=True) if n] == [
+        start for start, n in zip(starts, lengths, strict=False) if n
+    ]
+    counts = [1 + sum(begin <= m < begin + n for m in masked) for begin, n in zip(starts, lengths, strict=False)]
+    assert chosen.sequence_starts.diff().tolist() == counts
+    assert chosen.longest >= max(counts) and len(set(chosen.slots.tolist())) == len(masked) + len(lengths)
+
+
+@settings(max_examples=40, deadline=None)
+@given(masked_batches(), st.sampled_from(["sdpa", "dense"]), st.booleans())
+def test_what_is_read_and_every_gradient_are_those_of_the_whole_layer(drawn, implementation, counted):
+    lengths, masked = drawn
+    batch = batch_of(lengths, masked)
+    if counted:
+        owner = torch.bucketize(batch.masked_positions, batch.sequence_starts[1:].long(), right=True)
+        batch.most_masked = int(owner.bincount(minlength=1).max())
+    encoder = BertModel(tiny()).double()
+    encoder.attention_implementation = implementation
+    whole = encoder.encode(batch)
+    expected = whole.last_hidden_state[batch.masked_positions], whole.pooler_output
+    some = encoder.encode(batch, at=batch.masked_positions)
+    found = some.last_hidden_state, some.pooler_output
+    has_tokens = torch.tensor(lengths)[:, None] > 0
+    weights = [torch.randn_like(value) for value in expected]
+    gradients = []
+    for values in (expected, found):
+        hidden, pooled = values
+        loss = (hidden * weights[0]).sum() + (pooled * weights[1])[has_tokens.squeeze(1)].sum()
+        gradients.append(torch.autograd.grad(loss, list(encoder.parameters())))
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found[1] * has_tokens, expected[1] * has_tokens, rtol=1e-10, atol=1e-10)
+    for ours, theirs in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert torch.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize("kind", [BertForPreTraining, BertForMaskedLM, BertForSequenceClassification])
+def test_asking_for_hidden_states_or_attentions_changes_no_score(kind):
+    net = kind(tiny()).eval()
+    ids = torch.randint(1, 50, (3, 6))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]])
+    plain, full = net(ids, mask), net(ids, mask, output_attentions=True, output_hidden_states=True)
+    torch.testing.assert_close(plain[0], full[0])
+    assert len(full.hidden_states) == 3 and full.hidden_states[-1].shape == (3, 6, 16)
+    assert [weights.shape for weights in full.attentions] == [(3, 2, 6, 6)] * 2
+
+
+def test_the_last_layer_computes_no_more_than_it_has_to():
+    net = BertForPreTraining(tiny())
+    rows = []
+    net.bert.layers[-1].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
+    net(batch_of([7, 3, 5], [2, 8, 9], most_masked=2))
+    assert rows == [3 + 3]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention runs on CUDA only")
+def test_varlen_gives_what_the_whole_layer_gives_on_cuda():
+    config = tiny(hidden_size=128, intermediate_size=256, max_position_embeddings=128)
+    batch = batch_of([60, 128, 1, 77], [3, 61, 5, 200, 188]).to("cuda")
+    encoder = BertModel(config).cuda()
+    encoder.attention_implementation = "varlen"
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        whole, some = encoder.encode(batch), encoder.encode(batch, at=batch.masked_positions)
+    expected = whole.last_hidden_state[batch.masked_positions]
+    assert (some.last_hidden_state - expected).abs().max() < 0.02 * expected.abs().max()
+    torch.testing.assert_close(some.pooler_output, whole.pooler_output, rtol=0.02, atol=0.02)
