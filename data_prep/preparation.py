@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from tqdm import tqdm
 
 from . import command_line
 from .corpus import Corpus, Document
-from .encode import assemble_shards, cut_blocks, encode, id_dtype, process_pool, submitter
+from .encode import Block, assemble_shards, cut_blocks, encode, id_dtype, process_pool, submitter
 from .errors import PrepError
 from .files import file_digest, write_json, write_text
+from .memory import give_back
 from .pairs import pairs
-from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, read_shards, seal, write_shards, write_table
-from .report import decoded_examples, markdown, pair_numbers, part_numbers, text_numbers, unigram_counts, warnings
+from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal, stream_shards, write_shards, write_table
+from .report import PartNumbers, decoded_examples, markdown, text_numbers, warnings
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
@@ -290,6 +291,8 @@ class Preparation:
         size = None if prep.vocab_size == "auto" or self.sample_bytes else prep.vocab_size
         options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
         vocabulary = train_vocabulary(texts, size, **options)
+        # All the words of the corpus were in it.
+        give_back()
         if self.sample_bytes:
             # A sample seldom supports the size of the whole corpus, but the plan is to be made for that.
             whole = (count_characters(texts()) / (self.share_read or 1.0)).astype(np.int64)
@@ -314,36 +317,62 @@ class Preparation:
             self.note(f"{found} blocks were encoded before the interruption.")
 
     def _assemble(self, documents: Split, tokenizer: WordPieceTokenizer) -> dict:
-        """Shards, pairs and the report's numbers."""
-        store = self.work.blocks
-        dtype = id_dtype(tokenizer.vocab_size)
-        for part in _PARTS:
-            write_shards(self.out / part, assemble_shards(store.blocks(part)), dtype)
-        train, validation = (read_shards(self.out / part) for part in _PARTS)
-        for shards, part in ((train, "learn from"), (validation, "evaluate on")):
-            if not sum(len(shard.ids) for shard in shards):
-                raise PrepError(f"nothing is left to {part} in {', '.join(self.prep.corpus)}: give more text")
+        """Shards, pairs and the report's numbers, all of them a shard at a time."""
         length, seed = self.examples.sequence_length, self.examples.seed
-        epoch = [pairs(shard, length, seed, 0, tokenizer.starts_word) for shard in train]
-        held_out = [pairs(shard, length, HELD_OUT_SEED, 0, tokenizer.starts_word) for shard in validation]
-        for part, rows in (("train_pairs", epoch), ("validation_pairs", held_out)):
-            write_table(self.out / part, ({"shard": np.full(len(p), i)} | p.columns() for i, p in enumerate(rows)))
-        counts = unigram_counts(train, tokenizer.vocab_size)
+        words = self._write_shards("train", "learn from", tokenizer)
+        self._write_shards("validation", "evaluate on", tokenizer)
+        train, validation = (PartNumbers(tokenizer.vocab_size, length) for _ in _PARTS)
+        shown = self._write_pairs("train", seed, tokenizer, train)
+        self._write_pairs("validation", HELD_OUT_SEED, tokenizer, validation)
         # Into memory first: what numpy raises on a full disk does not say so.
-        np.save(stored := io.BytesIO(), counts)
+        np.save(stored := io.BytesIO(), train.counts)
         (self.out / "unigram_counts.npy").write_bytes(stored.getvalue())
-        words = sum(block.words for block in store.blocks("train"))
         facts = {
             "corpus": self._corpus_numbers(documents),
-            "train": part_numbers(train),
-            "validation": part_numbers(validation),
-            "text": text_numbers(counts, words, validation, tokenizer),
-            "pairs": pair_numbers(epoch, length),
-            "examples": decoded_examples(train[0], epoch[0], tokenizer, self.examples.masking, seed),
+            "train": train.of_text(),
+            "validation": validation.of_text(),
+            "text": text_numbers(train, validation, words, tokenizer),
+            "pairs": train.of_pairs(),
+            "examples": shown,
         }
         facts["warnings"] = warnings(facts)
-        write_static_copies(self.out / "static_masks", train, tokenizer, self.examples, self.static_masks)
+        shards = partial(stream_shards, self.out / "train")
+        write_static_copies(self.out / "static_masks", shards, tokenizer, self.examples, self.static_masks)
         return facts
+
+    def _write_shards(self, part: str, purpose: str, tokenizer: WordPieceTokenizer) -> int:
+        """Join the blocks of a part to shards; returns the words in them.
+
+        Raises:
+            PrepError: there is no token.
+        """
+        words = tokens = 0
+
+        def blocks() -> Iterator[Block]:
+            nonlocal words, tokens
+            for block in self.work.blocks.blocks(part):
+                words, tokens = words + block.words, tokens + len(block.ids)
+                yield block
+
+        write_shards(self.out / part, assemble_shards(blocks()), id_dtype(tokenizer.vocab_size))
+        if not tokens:
+            raise PrepError(f"nothing is left to {purpose} in {', '.join(self.prep.corpus)}: give more text")
+        return words
+
+    def _write_pairs(self, part: str, seed: int, tokenizer: WordPieceTokenizer, numbers: PartNumbers) -> list[dict]:
+        """Write the pairs of an epoch and count them; returns the first ones as a person can read them."""
+        shown = []
+
+        def tables() -> Iterator[dict[str, np.ndarray]]:
+            for shard in stream_shards(self.out / part):
+                found = pairs(shard, self.examples.sequence_length, seed, 0, tokenizer.starts_word)
+                numbers.add(shard, found)
+                if shard.index == 0:
+                    shown.extend(decoded_examples(shard, found, tokenizer, self.examples.masking, seed))
+                yield {"shard": np.full(len(found), shard.index)} | found.columns()
+
+        write_table(self.out / f"{part}_pairs", tables())
+        return shown
 
     def _corpus_numbers(self, documents: Split) -> dict:
         return {

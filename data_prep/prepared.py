@@ -127,13 +127,23 @@ def _record_batches(folder: Path) -> list:
 
 def read_shards(folder: Path) -> list[Shard]:
     """Open the shards of `train/` or `validation/`, memory-mapped and without a copy."""
-    shards = []
-    for index, batch in enumerate(_record_batches(folder)):
-        documents = batch.column(0)
-        sentences = documents.values
-        arrays = (sentences.values, sentences.offsets, documents.offsets)
-        shards.append(Shard(index, *(array.to_numpy(zero_copy_only=True) for array in arrays)))
-    return shards
+    return [_shard(index, batch) for index, batch in enumerate(_record_batches(folder))]
+
+
+def stream_shards(folder: Path) -> Iterator[Shard]:
+    """The shards of `train/` or `validation/`, each in memory only as long as it is used."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(folder / _DATA_FILE)) as source, pa.ipc.open_stream(source) as reader:
+        for index, batch in enumerate(reader):
+            yield _shard(index, batch)
+
+
+def _shard(index: int, batch) -> Shard:
+    documents = batch.column(0)
+    sentences = documents.values
+    arrays = (sentences.values, sentences.offsets, documents.offsets)
+    return Shard(index, *(array.to_numpy(zero_copy_only=True) for array in arrays))
 
 
 def read_table(folder: Path) -> Iterator[dict[str, np.ndarray]]:

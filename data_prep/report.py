@@ -1,58 +1,75 @@
 """What is in the data: numbers, warnings with a remedy, decoded examples. Seen before hours are spent."""
 
+from collections import Counter
+from itertools import pairwise
+
 import numpy as np
 
 from .masking import MaskingRules, mask
 from .packing import Examples, pack
 from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
 from .prepared import Shard
-from .unigram import cross_entropy
+from .unigram import log_unigram
 from .wordpiece import WordPieceTokenizer
 
 _BINS = 8
 
 
-def part_numbers(shards: list[Shard]) -> dict[str, int]:
-    """Documents, sentences and tokens of a part of the corpus."""
-    return {
-        "documents": sum(shard.num_documents for shard in shards),
-        "sentences": sum(len(shard.sentence_starts) - 1 for shard in shards),
-        "tokens": sum(len(shard.ids) for shard in shards),
-    }
+class PartNumbers:
+    """A part of the corpus and its pairs in numbers, added up shard by shard."""
+
+    def __init__(self, vocab_size: int, sequence_length: int):
+        self.sequence_length = sequence_length
+        self.documents = self.sentences = self.sentences_cut = 0
+        self.counts = np.zeros(vocab_size, dtype=np.int64)
+        """How often each vocabulary entry occurs: int64 [V]."""
+        self._labels: Counter[int] = Counter()
+        self._examples_of_length = np.zeros(sequence_length + 1, dtype=np.int64)
+
+    def add(self, shard: Shard, pairs: Pairs) -> None:
+        """Count a shard and its pairs."""
+        self.documents += shard.num_documents
+        self.sentences += len(shard.sentence_starts) - 1
+        self.sentences_cut += pairs.sentences_cut
+        self.counts += np.bincount(shard.ids, minlength=len(self.counts))
+        self._labels.update({label: int((pairs.label == label).sum()) for label in (IS_NEXT, IS_RANDOM, UNLABELLED)})
+        self._examples_of_length += np.bincount(pairs.lengths(), minlength=self.sequence_length + 1)
+
+    def of_text(self) -> dict[str, int]:
+        """Documents, sentences and tokens."""
+        return {"documents": self.documents, "sentences": self.sentences, "tokens": int(self.counts.sum())}
+
+    def of_pairs(self) -> dict:
+        """Examples: label balance, lengths, and how full the sequences are."""
+        length, sizes = self.sequence_length, self._examples_of_length
+        examples = int(sizes.sum())
+        bounds = np.linspace(0, length, _BINS + 1).round().astype(int)
+        return {
+            "sequence_length": length,
+            "examples": examples,
+            "next": self._labels[IS_NEXT],
+            "random": self._labels[IS_RANDOM],
+            "unlabelled": self._labels[UNLABELLED],
+            "sentences_cut": self.sentences_cut,
+            "fill": float(sizes @ np.arange(length + 1) / examples / length),
+            "length_histogram": {
+                f"{low + 1}-{high}": int(sizes[low + 1 : high + 1].sum()) for low, high in pairwise(bounds.tolist())
+            },
+        }
 
 
-def unigram_counts(shards: list[Shard], vocab_size: int) -> np.ndarray:
-    """How often each entry occurs: int64 [V]."""
-    return sum((np.bincount(s.ids, minlength=vocab_size) for s in shards), np.zeros(vocab_size, dtype=np.int64))
+def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokenizer: WordPieceTokenizer) -> dict:
+    """Tokens a word, unknown words, and the unigram entropy: the MLM loss of a model that knows only frequencies.
 
-
-def pair_numbers(shard_pairs: list[Pairs], sequence_length: int) -> dict:
-    """Examples of an epoch: label balance, lengths, and how full the sequences are."""
-    lengths = np.concatenate([pairs.lengths() for pairs in shard_pairs])
-    labels = np.concatenate([pairs.label for pairs in shard_pairs])
-    bounds = np.linspace(0, sequence_length, _BINS + 1).round().astype(int)
-    counts, _ = np.histogram(lengths - 1, bins=bounds)
-    return {
-        "sequence_length": sequence_length,
-        "examples": len(lengths),
-        "next": int((labels == IS_NEXT).sum()),
-        "random": int((labels == IS_RANDOM).sum()),
-        "unlabelled": int((labels == UNLABELLED).sum()),
-        "sentences_cut": sum(pairs.sentences_cut for pairs in shard_pairs),
-        "fill": float(lengths.mean() / sequence_length),
-        "length_histogram": {f"{bounds[i] + 1}-{bounds[i + 1]}": int(counts[i]) for i in range(_BINS)},
-    }
-
-
-def text_numbers(counts: np.ndarray, words: int, validation: list[Shard], tokenizer: WordPieceTokenizer) -> dict:
-    """Tokens a word, unknown words, and the unigram entropy: the MLM loss of a model that knows only frequencies."""
-    tokens = int(counts.sum())
-    held_out = np.concatenate([shard.ids for shard in validation])
+    Args:
+        words: of the training part.
+    """
+    tokens = int(train.counts.sum())
     return {
         "vocab_size": tokenizer.vocab_size,
         "tokens_per_word": tokens / max(1, words),
-        "unk_rate": float(counts[tokenizer.unk_id] / max(1, tokens)),
-        "unigram_entropy": cross_entropy(counts, held_out),
+        "unk_rate": float(train.counts[tokenizer.unk_id] / max(1, tokens)),
+        "unigram_entropy": float(-log_unigram(train.counts) @ validation.counts / validation.counts.sum()),
     }
 
 

@@ -1,6 +1,6 @@
 """Statically masked copies of a corpus, as a `datasets` folder for the BertForPreTraining of transformers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,20 @@ _ROWS_AT_ONCE = 4_096
 
 
 def write_static_copies(
-    folder: Path, shards: list[Shard], tokenizer: WordPieceTokenizer, settings: ExampleSettings, copies: int
+    folder: Path,
+    shards: Callable[[], Iterable[Shard]],
+    tokenizer: WordPieceTokenizer,
+    settings: ExampleSettings,
+    copies: int,
 ) -> None:
     """Write the pairs and masks of the first `copies` epochs, padded to the sequence length; nothing for 0 copies.
 
     Columns, named as the arguments of transformers' model: input_ids, token_type_ids, attention_mask, labels
     (lists of `sequence_length` integers; -100 in labels where nothing is predicted) and next_sentence_label (an
     integer; -100 where a window has no second segment).
+
+    Args:
+        shards: gives them anew for each copy.
     """
     if copies:
         write_table(folder, _batches(shards, tokenizer, settings, copies))
@@ -31,17 +38,17 @@ def write_static_copies(
 def _batches(shards, tokenizer, settings: ExampleSettings, copies: int) -> Iterator[dict[str, np.ndarray]]:
     rules = MaskingRules.of(tokenizer, settings.masking)
     for epoch in range(copies):
-        for shard in shards:
+        for shard in shards():
             rows = pairs(shard, settings.sequence_length, settings.seed, epoch, tokenizer.starts_word)
             key = example_keys(shard.index, np.arange(len(rows)), settings.seed, epoch)
-            examples = Examples.of(shard.index, rows, key)
+            examples = Examples.of(0, rows, key)
             for start in range(0, len(rows), _ROWS_AT_ONCE):
                 part = examples[start : start + _ROWS_AT_ONCE]
-                yield _padded(shards, part, tokenizer, rules, settings.sequence_length)
+                yield _padded(shard, part, tokenizer, rules, settings.sequence_length)
 
 
-def _padded(shards, examples: Examples, tokenizer, rules: MaskingRules, length: int) -> dict[str, np.ndarray]:
-    packed = pack(shards, examples, tokenizer.cls_id, tokenizer.sep_id)
+def _padded(shard: Shard, examples: Examples, tokenizer, rules: MaskingRules, length: int) -> dict[str, np.ndarray]:
+    packed = pack([shard], examples, tokenizer.cls_id, tokenizer.sep_id)
     types, starts = packed.token_type_ids, packed.sequence_starts
     ids, positions, targets = mask(packed.input_ids, types, starts, examples.key, rules)
     labels = np.full(len(ids), UNLABELLED)

@@ -1,4 +1,4 @@
-"""The memory of the process: what torch's kernels and the C library keep of it."""
+"""The memory of a process that computes: what torch's kernels and the C library keep of it."""
 
 import ctypes
 import os
@@ -23,10 +23,3 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
-
-
-def give_back() -> None:
-    """Give what is free to the system, also between tensors in use: blocks of ever new sizes leave ever new gaps."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)

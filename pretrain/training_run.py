@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import nn
 
+from data_prep.memory import give_back
 from model import PackedBatch
 
-from . import memory
 from .batches import Position
 from .budget import Budget
 from .checkpoint import Checkpoints
@@ -166,7 +166,8 @@ class Run:
         if self._decay_begins():
             c.before_decay = c.step
         self._last_save = (c.step, self._agreed_seconds)
-        memory.give_back()
+        # Tensors of ever new sizes leave ever new gaps between those in use.
+        give_back()
         if not self.world.is_main or self.checkpoints.path(c.step).exists():
             return
         began = time.monotonic()

@@ -32,7 +32,7 @@ def opened(shards, small_tokenizer, tmp_path_factory):
     from datasets import load_from_disk
 
     folder = tmp_path_factory.mktemp("static") / "static_masks"
-    write_static_copies(folder, shards, small_tokenizer, SETTINGS, COPIES)
+    write_static_copies(folder, lambda: shards, small_tokenizer, SETTINGS, COPIES)
     return load_from_disk(str(folder)).with_format("numpy")
 
 
@@ -100,7 +100,7 @@ def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_p
     from datasets import load_from_disk
 
     settings = ExampleSettings(sequence_length=LENGTH, masking=masking, seed=3)
-    write_static_copies(tmp_path / "static", shards, small_tokenizer, settings, 1)
+    write_static_copies(tmp_path / "static", lambda: shards, small_tokenizer, settings, 1)
     table = load_from_disk(str(tmp_path / "static")).with_format("numpy")[:]
     labels, ids = table["labels"], table["input_ids"]
     plain = np.where(labels != -100, labels, ids)
@@ -137,5 +137,5 @@ def test_transformers_trains_on_a_batch(opened, small_tokenizer):
 
 
 def test_no_copies_write_nothing(shards, small_tokenizer, tmp_path):
-    write_static_copies(tmp_path / "static", shards, small_tokenizer, SETTINGS, 0)
+    write_static_copies(tmp_path / "static", lambda: shards, small_tokenizer, SETTINGS, 0)
     assert not (tmp_path / "static").exists()
