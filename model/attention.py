@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .batch import PackedBatch, PaddingLayout
+from .batch import PackedBatch, PaddingLayout, rounded
 from .chosen import Chosen
 from .config import ModelError
 from .dropout import dropped
@@ -21,6 +21,10 @@ _LONGEST_DENSE = 512
 """Rows up to here go through plain matrix products in bfloat16 on the CPU: there the backward pass of torch's
 fused kernel takes two to four times as long."""
 
+_ROWS, _COLUMNS = 128, 16
+"""On a CPU torch compiles each product of bfloat16 matrices for its shape, which takes about as long as a small product
+itself. Numbers of tokens and lengths of rectangles are rounded up to multiples of these, so that shapes come again."""
+
 
 class HeadLayout:
     """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
@@ -29,16 +33,26 @@ class HeadLayout:
 
     Args:
         layout: where the tokens sit.
+        num_rows: T, where it is more than the tokens of the layout; the rows after them get zero gradients.
         in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
     """
 
-    def __init__(self, layout: PaddingLayout, num_heads: int, device: torch.device, in_place: bool = False) -> None:
+    def __init__(
+        self,
+        layout: PaddingLayout,
+        num_heads: int,
+        device: torch.device,
+        num_rows: int | None = None,
+        in_place: bool = False,
+    ) -> None:
         self.num_sequences, self.length, self.num_heads = layout.num_sequences, layout.length, num_heads
         self.in_place = in_place and layout.slots is None
         self.key_mask = layout.key_mask
         """[N, 1, 1, L] bool, True at tokens; None without padding."""
         every = torch.arange(self.num_sequences * self.length, device=device)
-        self._slots, self._tokens = (every, every) if layout.slots is None else (layout.slots, layout.tokens)
+        slots, self._tokens = (every, every) if layout.slots is None else (layout.slots, layout.tokens)
+        self._num_tokens = len(slots)
+        self._slots = F.pad(slots, (0, (num_rows or len(slots)) - len(slots)))
         self._padding = None if layout.padding is None else self._of_all_heads(layout.padding).reshape(-1, 1)
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -48,7 +62,8 @@ class HeadLayout:
         if self.in_place:
             return values.view(*shape, *values.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
         into, back = self._rows_of(parts)
-        rows = _Rearrange.apply(values.flatten(0, 2), into, back, None)
+        real = self._num_tokens * parts * self.num_heads
+        rows = _Rearrange.apply(values.flatten(0, 2), into, back, None, real)
         return rows.view(parts, self.num_sequences, self.num_heads, self.length, values.shape[-1]).unbind(0)
 
     def join(self, values: Tensor) -> Tensor:
@@ -56,10 +71,11 @@ class HeadLayout:
         if self.in_place:
             return values.transpose(1, 2).flatten(0, 1)
         into, back = self._rows_of(1)
-        return _Rearrange.apply(values.flatten(0, 2), back, into, self._padding).view(-1, *values.shape[1::2])
+        rows = _Rearrange.apply(values.flatten(0, 2), back, into, self._padding, None)
+        return rows.view(-1, *values.shape[1::2])
 
     def _rows_of(self, parts: int) -> tuple[Tensor, Tensor]:
-        """For every row of [P, N, A, L, D] its row in [T, P, A, D] (any in padding), and the reverse."""
+        """For every row of [P, N, A, L, D] its row in [T, P, A, D], and the reverse; any where there is none."""
         if parts not in self._rows:
             heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))
             token = self._of_all_heads(self._tokens)
@@ -95,16 +111,20 @@ class AttentionPlan:
     """"varlen", "sdpa" or "dense"."""
     dropout: float
     """Probability of dropping an attention weight; 0 outside training."""
+    num_rows: int
+    """T, and as many rows more as make the shapes come again; what is in those goes nowhere."""
     tokens: Sequences
     """All tokens."""
-    chosen: Sequences | None
+    chosen: Chosen | None = None
     """Those that the last layer is computed for; None if for all."""
+    queries: Sequences | None = None
+    """The same as attention sees them."""
 
 
 def plan_attention(
     batch: PackedBatch,
     implementation: str,
-    chosen: Chosen | None = None,
+    at: Tensor | None = None,
     *,
     dropout: float,
     num_heads: int,
@@ -117,6 +137,9 @@ def plan_attention(
     `dtype` is that of the weights; autocast is looked up here. "auto" takes varlen where it can run, on the
     CPU dense where that is faster, else sdpa; asking for the attention weights takes dense. Raises ModelError
     where "varlen" is asked for and cannot run.
+
+    Args:
+        at: int64 [M], if the last layer is computed for these and the first tokens alone.
     """
     device = batch.input_ids.device
     starts, longest = batch.sequence_starts, batch.max_sequence_length
@@ -130,17 +153,20 @@ def plan_attention(
             raise ModelError(f'attention_implementation "varlen" {obstacle}; use "auto".')
         short = device.type == "cpu" and dtype == torch.bfloat16 and longest <= _LONGEST_DENSE
         implementation = ("dense" if short else "sdpa") if obstacle else "varlen"
-    plan = partial(AttentionPlan, implementation, dropout)
+    rounds = at is not None and implementation == "dense" and device.type == "cpu"
+    rows, columns = (_ROWS, _COLUMNS) if rounds else (1, 1)
+    num_rows = rounded(batch.num_tokens, rows)
+    chosen = None if at is None else Chosen.of(batch, at, rows, columns)
+    tokens, queries = partial(Sequences, starts, longest), None
+    if chosen is not None:
+        queries = partial(Sequences, chosen.sequence_starts, chosen.longest)
     if implementation == "varlen":
-        some = None if chosen is None else Sequences(chosen.sequence_starts, chosen.longest, None)
-        return plan(Sequences(starts, longest, None), some)
-    layout = batch.padded_layout() if output_attentions else batch.layout()
-    tokens = Sequences(starts, longest, HeadLayout(layout, num_heads, device, in_place=implementation == "sdpa"))
-    if chosen is None:
-        return plan(tokens, None)
-    return plan(
-        tokens, Sequences(chosen.sequence_starts, chosen.longest, HeadLayout(chosen.layout(), num_heads, device))
-    )
+        return AttentionPlan(implementation, dropout, num_rows, tokens(None), chosen, queries and queries(None))
+    layout = batch.padded_layout() if output_attentions else batch.layout(rounded(longest, columns))
+    tokens = tokens(HeadLayout(layout, num_heads, device, num_rows, in_place=implementation == "sdpa"))
+    if chosen is not None:
+        queries = queries(HeadLayout(chosen.layout(), num_heads, device, len(chosen.tokens)))
+    return AttentionPlan(implementation, dropout, num_rows, tokens, chosen, queries)
 
 
 def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, head_size: int) -> str | None:
@@ -168,10 +194,10 @@ def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
 def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan) -> Tensor:
     """The last layer: query [R, A, D] of the chosen tokens, key and value [T, 2, A, D] of all -> context [R, A, D]."""
     if plan.implementation == "varlen":
-        return varlen_attention(query, *key_value.unbind(1), plan.chosen, plan.tokens)
-    (query,) = plan.chosen.layout.split(query[:, None])
+        return varlen_attention(query, *key_value.unbind(1), plan.queries, plan.tokens)
+    (query,) = plan.queries.layout.split(query[:, None])
     context, _ = _in_rectangles(query, *plan.tokens.layout.split(key_value), plan)
-    return plan.chosen.layout.join(context)
+    return plan.queries.layout.join(context)
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, queries: Sequences, keys: Sequences) -> Tensor:
@@ -215,16 +241,23 @@ def dense_attention(
 
 
 class _Rearrange(torch.autograd.Function):
-    """A gather of rows whose gradient is the inverse gather, zero where `padding` is true."""
+    """A gather of rows whose gradient is the inverse gather, zero where `padding` is true and from row `real` on."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor, padding: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor, padding: Tensor | None, real: int | None
+    ) -> Tensor:
         ctx.save_for_backward(inverse, padding)
+        ctx.real = real
         return rows.index_select(0, index)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         inverse, padding = ctx.saved_tensors
         rows = grad.index_select(0, inverse)
-        return (rows if padding is None else rows.masked_fill_(padding, 0)), None, None, None
+        if padding is not None:
+            rows.masked_fill_(padding, 0)
+        if ctx.real is not None:
+            rows[ctx.real :] = 0
+        return rows, None, None, None, None

@@ -154,16 +154,17 @@ class PackedBatch:
         # An empty sequence at the end starts at T, one past the last token.
         return self.sequence_starts[:-1].long().clamp(max=self.num_tokens - 1)
 
-    def layout(self) -> PaddingLayout:
-        """Sequences as rows from column 0, max_sequence_length columns; costs nothing when all are that
-        long."""
-        if self.num_tokens == self.num_sequences * self.max_sequence_length:
-            return PaddingLayout(self.num_sequences, self.max_sequence_length)
+    def layout(self, length: int | None = None) -> PaddingLayout:
+        """Sequences as rows from column 0, `length` columns (max_sequence_length if None); costs nothing when all
+        are that long."""
+        length = self.max_sequence_length if length is None else length
+        if self.num_tokens == self.num_sequences * length:
+            return PaddingLayout(self.num_sequences, length)
         starts = self.sequence_starts
         order = torch.arange(self.num_tokens, device=starts.device, dtype=starts.dtype)
         sequence = torch.bucketize(order, starts[1:], right=True)
-        slots = sequence * self.max_sequence_length + (order - starts[sequence])
-        return PaddingLayout.from_slots(slots, self.num_sequences, self.max_sequence_length)
+        slots = sequence * length + (order - starts[sequence])
+        return PaddingLayout.from_slots(slots, self.num_sequences, length)
 
     def padded_layout(self) -> PaddingLayout:
         """The rectangle that the batch came from; `layout()` for a batch that was made packed."""
@@ -176,3 +177,8 @@ class PackedBatch:
     def pad(self, values: Tensor) -> Tensor:
         """[T, ...] -> [N, L, ...]: back into the columns that the tokens came from, zero in padding."""
         return self.padded_layout().pad(values)
+
+
+def rounded(count: int, multiple: int) -> int:
+    """`count` rounded up to a multiple."""
+    return -(-count // multiple) * multiple

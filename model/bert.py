@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from .attention import IMPLEMENTATIONS, plan_attention
 from .batch import PackedBatch
-from .chosen import Chosen
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, EncoderLayer, initialise
 from .heads import MaskedLanguageHead, Pooler
@@ -76,18 +75,18 @@ class BertModel(PretrainedFolder, nn.Module):
         """
         self._check(batch)
         everything = at is None or output_attentions or output_hidden_states
-        chosen = None if everything else Chosen.of(batch, at)
         plan = plan_attention(
             batch,
             self.attention_implementation,
-            chosen,
+            None if everything else at,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             num_heads=self.config.num_attention_heads,
             head_size=self.config.hidden_size // self.config.num_attention_heads,
             dtype=self.embeddings.word.weight.dtype,
             output_attentions=output_attentions,
         )
-        hidden = self.embeddings(batch)
+        chosen = plan.chosen
+        hidden = self.embeddings(batch, plan.num_rows)
         states, attentions = (hidden,), ()
         for number, layer in enumerate(self.layers, 1):
             hidden, weights = layer(hidden, plan, chosen if number == len(self.layers) else None)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import PackedBatch, PaddingLayout
+from .batch import PackedBatch, PaddingLayout, rounded
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Chosen:
     """
 
     tokens: Tensor
-    """[R] int64, places in [0, T)."""
+    """[R] int64, places in [0, T); then any token, until R is a multiple."""
     sequence_starts: Tensor
     """[N + 1] int32, where each sequence's begin among them, then R."""
     longest: int
@@ -27,14 +28,15 @@ class Chosen:
     others: Tensor
     """[M] int64, where the others are among them, in the order in which they were asked for."""
     slots: Tensor
-    """[R] int64: row * longest + column of each in a rectangle [N, longest]."""
+    """[N + M] int64: row * longest + column of each in a rectangle [N, longest]."""
 
     @classmethod
-    def of(cls, batch: PackedBatch, positions: Tensor) -> Self:
+    def of(cls, batch: PackedBatch, positions: Tensor, rows: int = 1, columns: int = 1) -> Self:
         """The first tokens of a batch and those at `positions`, int64 [M], each once and in any order.
 
         Args:
             positions: masked positions of the batch, or none.
+            rows, columns: R and, where there are positions, `longest` are rounded up to multiples of these.
         """
         starts, sequences = batch.sequence_starts, torch.arange(batch.num_sequences, device=positions.device)
         owner = torch.bucketize(positions, starts[1:].long(), right=True)
@@ -44,9 +46,9 @@ class Chosen:
         place = torch.empty_like(order).scatter(0, order, every)
         begins = torch.searchsorted(owner, torch.arange(batch.num_sequences + 1, device=order.device))
         most = batch.max_sequence_length if batch.most_masked is None else batch.most_masked
-        longest = 1 + (most if len(positions) else 0)
+        longest = rounded(1 + most, columns) if len(positions) else 1
         return cls(
-            tokens.index_select(0, order),
+            F.pad(tokens.index_select(0, order), (0, rounded(len(tokens), rows) - len(tokens))),
             begins.int(),
             longest,
             place[: batch.num_sequences],

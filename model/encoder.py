@@ -23,7 +23,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, H]."""
+    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, H].
+
+    Any more rows that are asked for are of no token in particular.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -34,9 +37,11 @@ class Embeddings(nn.Module):
         self.norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        total = self.word(batch.input_ids) + self.token_type(batch.token_type_ids)
-        return self.dropout(self.norm(total + self.position(batch.position_ids)))
+    def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
+        ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
+        words, types, positions = (F.pad(values, (0, num_rows - batch.num_tokens)) for values in ids)
+        total = self.word(words) + self.token_type(types)
+        return self.dropout(self.norm(total + self.position(positions)))
 
 
 class QueryKeyValue(nn.Linear):

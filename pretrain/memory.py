@@ -11,14 +11,14 @@ _MOST_FREE, _LARGEST_IN_HEAP = 512 * 2**20, 32 * 2**20
 def settle() -> None:
     """Arrange the memory of a process that computes; to be called before torch is loaded.
 
-    oneDNN and torch's layer over it each keep 1,024 kernels with their scratch memory, one for every new shape, and
-    packed batches have ever new shapes: gigabytes that are hardly used again. Here they keep 64.
+    oneDNN and torch's layer over it each keep 1,024 kernels with their scratch memory, one for every new shape: up to
+    gigabytes. The shapes that come again (see `model.attention`) are fewer; here they keep 512.
 
     glibc gives the end of its heap back to the system whenever a large tensor there is freed, and takes it again for
     the next one, page by page and zeroed. Here it keeps up to 512 MB of it. Other C libraries are left as they are.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, "64")
+        os.environ.setdefault(name, "512")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)

@@ -92,8 +92,14 @@ def test_the_last_layer_computes_no_more_than_it_has_to():
     net = BertForPreTraining(tiny())
     rows = []
     net.bert.layers[-1].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
-    net(batch_of([7, 3, 5], [2, 8, 9], most_masked=2))
+    batch = batch_of([7, 3, 5], [2, 8, 9], most_masked=2)
+    net(batch)
     assert rows == [3 + 3]
+    # Shapes of plain products on the CPU come again.
+    net.attention_implementation = "dense"
+    net.bert.layers[0].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
+    net(batch)
+    assert rows[1:] == [128, 128]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention runs on CUDA only")

@@ -159,10 +159,11 @@ def test_flops_of_a_training_batch_are_those_that_torch_counts():
     config = BertConfig.from_preset("tiny", 512, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     net = BertForPreTraining(config)
     net.attention_implementation = "dense"
-    batch = PackedBatch.from_padded(torch.randint(0, 512, (3, 40)))
-    batch.masked_positions = torch.cat([torch.arange(5, 11) + 40 * row for row in range(3)])
-    batch.most_masked = 6
+    # Sizes that are not rounded up.
+    batch = PackedBatch.from_padded(torch.randint(0, 512, (16, 48)))
+    batch.masked_positions = torch.cat([torch.arange(5, 20) + 48 * row for row in range(16)])
+    batch.most_masked = 15
     with FlopCounterMode(display=False) as counter:
         net(batch)
-    estimate = flops_per_token(config, 40, masked_fraction=6 / 40) * 3 * 40 / 3
+    estimate = flops_per_token(config, 48, masked_fraction=15 / 48) * 16 * 48 / 3
     assert abs(counter.get_total_flops() / estimate - 1) < 1e-6
