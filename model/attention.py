@@ -21,9 +21,8 @@ _LONGEST_DENSE = 512
 """Rows up to here go through plain matrix products in bfloat16 on the CPU: there the backward pass of torch's
 fused kernel takes two to four times as long."""
 
-_ROWS, _COLUMNS = 128, 16
-"""On a CPU torch compiles each product of bfloat16 matrices for its shape, which takes about as long as a small product
-itself. Numbers of tokens and lengths of rectangles are rounded up to multiples of these, so that shapes come again."""
+_COLUMNS = 16
+"""Lengths of rectangles are rounded up to multiples of this on the CPU (see `rounded`)."""
 
 
 class HeadLayout:
@@ -154,15 +153,15 @@ def plan_attention(
         short = device.type == "cpu" and dtype == torch.bfloat16 and longest <= _LONGEST_DENSE
         implementation = ("dense" if short else "sdpa") if obstacle else "varlen"
     rounds = at is not None and implementation == "dense" and device.type == "cpu"
-    rows, columns = (_ROWS, _COLUMNS) if rounds else (1, 1)
-    num_rows = rounded(batch.num_tokens, rows)
-    chosen = None if at is None else Chosen.of(batch, at, rows, columns)
+    num_rows = rounded(batch.num_tokens) if rounds else batch.num_tokens
+    columns = _COLUMNS if rounds else 1
+    chosen = None if at is None else Chosen.of(batch, at, columns, rounds)
     tokens, queries = partial(Sequences, starts, longest), None
     if chosen is not None:
         queries = partial(Sequences, chosen.sequence_starts, chosen.longest)
     if implementation == "varlen":
         return AttentionPlan(implementation, dropout, num_rows, tokens(None), chosen, queries and queries(None))
-    layout = batch.padded_layout() if output_attentions else batch.layout(rounded(longest, columns))
+    layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)
     tokens = tokens(HeadLayout(layout, num_heads, device, num_rows, in_place=implementation == "sdpa"))
     if chosen is not None:
         queries = queries(HeadLayout(chosen.layout(), num_heads, device, len(chosen.tokens)))

@@ -179,6 +179,11 @@ class PackedBatch:
         return self.padded_layout().pad(values)
 
 
-def rounded(count: int, multiple: int) -> int:
-    """`count` rounded up to a multiple."""
+def rounded(count: int) -> int:
+    """A number of rows rounded up to a multiple of 128, small ones to about an eighth or less of themselves.
+
+    On a CPU torch compiles each product of bfloat16 matrices for its shape, which takes about as long as a small
+    product itself: shapes are to come again.
+    """
+    multiple = min(128, max(1, 1 << count.bit_length() >> 4))
     return -(-count // multiple) * multiple

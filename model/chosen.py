@@ -18,7 +18,7 @@ class Chosen:
     """
 
     tokens: Tensor
-    """[R] int64, places in [0, T); then any token, until R is a multiple."""
+    """[R] int64, places in [0, T); any token from N + M on, where R is rounded up."""
     sequence_starts: Tensor
     """[N + 1] int32, where each sequence's begin among them, then R."""
     longest: int
@@ -31,12 +31,13 @@ class Chosen:
     """[N + M] int64: row * longest + column of each in a rectangle [N, longest]."""
 
     @classmethod
-    def of(cls, batch: PackedBatch, positions: Tensor, rows: int = 1, columns: int = 1) -> Self:
+    def of(cls, batch: PackedBatch, positions: Tensor, columns: int = 1, rounds: bool = False) -> Self:
         """The first tokens of a batch and those at `positions`, int64 [M], each once and in any order.
 
         Args:
             positions: masked positions of the batch, or none.
-            rows, columns: R and, where there are positions, `longest` are rounded up to multiples of these.
+            columns: where there are positions, `longest` is rounded up to a multiple of this.
+            rounds: round R up (see `rounded`).
         """
         starts, sequences = batch.sequence_starts, torch.arange(batch.num_sequences, device=positions.device)
         owner = torch.bucketize(positions, starts[1:].long(), right=True)
@@ -46,9 +47,10 @@ class Chosen:
         place = torch.empty_like(order).scatter(0, order, every)
         begins = torch.searchsorted(owner, torch.arange(batch.num_sequences + 1, device=order.device))
         most = batch.max_sequence_length if batch.most_masked is None else batch.most_masked
-        longest = rounded(1 + most, columns) if len(positions) else 1
+        longest = -(-(1 + most) // columns) * columns if len(positions) else 1
+        num_rows = rounded(len(tokens)) if rounds else len(tokens)
         return cls(
-            F.pad(tokens.index_select(0, order), (0, rounded(len(tokens), rows) - len(tokens))),
+            F.pad(tokens.index_select(0, order), (0, num_rows - len(tokens))),
             begins.int(),
             longest,
             place[: batch.num_sequences],

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, PackedBatch
+from model.batch import rounded
 from model.chosen import Chosen
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
@@ -99,7 +100,20 @@ def test_the_last_layer_computes_no_more_than_it_has_to():
     net.attention_implementation = "dense"
     net.bert.layers[0].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
     net(batch)
-    assert rows[1:] == [128, 128]
+    assert rows[1:] == [15, 6]
+    rows.clear()
+    net(batch_of([7] * 50, range(1, 350, 3), most_masked=3))
+    assert rows == [352, 176] and (rounded(350), rounded(50 + 117)) == (352, 176)
+
+
+@given(st.integers(0, 10**6))
+def test_a_rounded_size_is_little_larger(count):
+    size = rounded(count)
+    assert count <= size < max(count + 1, min(count + 128, 1.125 * count)) and rounded(size) == size
+
+
+def test_few_sizes_remain():
+    assert len({rounded(count) for count in range(8192)}) < 128
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention runs on CUDA only")
