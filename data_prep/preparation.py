@@ -321,6 +321,7 @@ class Preparation:
         length, seed = self.examples.sequence_length, self.examples.seed
         words = self._write_shards("train", "learn from", tokenizer)
         self._write_shards("validation", "evaluate on", tokenizer)
+        give_back()
         train, validation = (PartNumbers(tokenizer.vocab_size, length) for _ in _PARTS)
         shown = self._write_pairs("train", seed, tokenizer, train)
         self._write_pairs("validation", HELD_OUT_SEED, tokenizer, validation)

@@ -13,6 +13,7 @@ from .unigram import log_unigram
 from .wordpiece import WordPieceTokenizer
 
 _BINS = 8
+_IDS_AT_ONCE = 1 << 20
 
 
 class PartNumbers:
@@ -31,7 +32,9 @@ class PartNumbers:
         self.documents += shard.num_documents
         self.sentences += len(shard.sentence_starts) - 1
         self.sentences_cut += pairs.sentences_cut
-        self.counts += np.bincount(shard.ids, minlength=len(self.counts))
+        # It makes 64 bits of each id.
+        for start in range(0, len(shard.ids), _IDS_AT_ONCE):
+            self.counts += np.bincount(shard.ids[start : start + _IDS_AT_ONCE], minlength=len(self.counts))
         self._labels.update({label: int((pairs.label == label).sum()) for label in (IS_NEXT, IS_RANDOM, UNLABELLED)})
         self._examples_of_length += np.bincount(pairs.lengths(), minlength=self.sequence_length + 1)
 
