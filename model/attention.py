@@ -156,16 +156,16 @@ def plan_attention(
     num_rows = rounded(batch.num_tokens) if rounds else batch.num_tokens
     columns = _COLUMNS if rounds else 1
     chosen = None if at is None else Chosen.of(batch, at, columns, rounds)
-    tokens, queries = partial(Sequences, starts, longest), None
-    if chosen is not None:
-        queries = partial(Sequences, chosen.sequence_starts, chosen.longest)
-    if implementation == "varlen":
-        return AttentionPlan(implementation, dropout, num_rows, tokens(None), chosen, queries and queries(None))
-    layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)
-    tokens = tokens(HeadLayout(layout, num_heads, device, num_rows, in_place=implementation == "sdpa"))
-    if chosen is not None:
-        queries = queries(HeadLayout(chosen.layout(), num_heads, device, len(chosen.tokens)))
-    return AttentionPlan(implementation, dropout, num_rows, tokens, chosen, queries)
+    heads = None
+    if implementation != "varlen":
+        layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)
+        heads = HeadLayout(layout, num_heads, device, num_rows, in_place=implementation == "sdpa")
+    plan = partial(AttentionPlan, implementation, dropout, num_rows, Sequences(starts, longest, heads))
+    if chosen is None:
+        return plan()
+    if heads is not None:
+        heads = HeadLayout(chosen.layout(), num_heads, device, len(chosen.tokens))
+    return plan(chosen, Sequences(chosen.sequence_starts, chosen.longest, heads))
 
 
 def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, head_size: int) -> str | None:
