@@ -1,8 +1,7 @@
-"""Documents to token ids, block by block, on a `concurrent.futures` executor; blocks to logical shards.
+"""Documents to token ids, block by block, on a `concurrent.futures` executor.
 
-Blocks (about 2 MB of text) are the unit of work and of resuming, logical shards (about 64 MB) the unit within which
-sentences are paired. Both are cut by document order and bytes, never by workers, so the ids come out the same for any
-number of processes.
+Blocks (about 2 MB of text) are the unit of work and of resuming. They are cut by document order and bytes, never by
+workers, so the ids come out the same for any number of processes.
 """
 
 import multiprocessing
@@ -18,14 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from .corpus import Document
-from .errors import PrepError, UserError
-from .prepared import Shard
+from .errors import UserError
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .sentences import split
 from .wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 2_000_000
-SHARD_BYTES = 64_000_000
 _SENTENCES_AT_ONCE = 4_096
 
 
@@ -203,39 +200,3 @@ def submitter(
     `line_rules` says for each part what its lines are (see `sentences.split`).
     """
     return lambda part, block: executor.submit(encode_block, tokenizer, block, line_rules[part], language)
-
-
-def assemble_shards(blocks: Iterable[Block], shard_bytes: int = SHARD_BYTES) -> Iterator[Shard]:
-    """Consecutive blocks joined to logical shards of at least `shard_bytes` of text and two documents.
-
-    What is left at the end, if it is small or a single document, joins the shard before it.
-    """
-    ready: list[Block] = []
-    current: list[Block] = []
-    index = 0
-    for block in blocks:
-        current.append(block)
-        if _is_whole(current, shard_bytes):
-            if ready:
-                yield _join(index, ready)
-                index += 1
-            ready, current = current, []
-    # A shard waits until it is known that another whole one follows, so that the rest can join it.
-    if current or ready:
-        yield _join(index, ready + current)
-
-
-def _is_whole(blocks: list[Block], shard_bytes: int) -> bool:
-    documents = sum(len(block.document_sentences) for block in blocks)
-    return sum(block.bytes for block in blocks) >= shard_bytes and documents >= 2
-
-
-def _join(index: int, blocks: list[Block]) -> Shard:
-    def offsets(name: str) -> np.ndarray:
-        lengths = np.concatenate([getattr(block, name) for block in blocks])
-        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-
-    ids = np.concatenate([block.ids for block in blocks])
-    if len(ids) >= 1 << 31:
-        raise PrepError(f"a document has {len(ids):,} tokens, over the limit of 2^31: cut it into several")
-    return Shard(index, ids, offsets("sentence_lengths"), offsets("document_sentences"))

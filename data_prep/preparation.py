@@ -2,14 +2,13 @@
 
 import errno
 import hashlib
-import io
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,30 +17,26 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from . import command_line
+from .assembly import PARTS, assemble
 from .corpus import Corpus, Document
-from .encode import Block, assemble_shards, cut_blocks, encode, id_dtype, process_pool, submitter
+from .encode import cut_blocks, encode, process_pool, submitter
 from .errors import PrepError
 from .files import file_digest, write_json, write_text
 from .memory import give_back
-from .pairs import pairs
-from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal, stream_shards, write_shards, write_table
-from .report import PartNumbers, decoded_examples, markdown, text_numbers, warnings
+from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
+from .report import markdown, warnings
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
 from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
-from .static import write_static_copies
 from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
 from .work_folder import WorkFolder
 
-# The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
-HELD_OUT_SEED = 2018
 # A try reads at least so many: one is held out, and next sentences come from others.
 _SAMPLED_DOCUMENTS = 4
 _WORK = ".work"
-_PARTS = ("train", "validation")
 # What a prepared corpus is made of, besides its manifest and its log.
-_FOLDERS = (*_PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
+_FOLDERS = (*PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
 _FILES = ("unigram_counts.npy", "prep_report.json", "prep_report.md")
 # No space, the quota is used up.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -194,8 +189,9 @@ class Preparation:
         documents = self._split()
         tokenizer = self._tokenizer(documents)
         self._encode(documents, tokenizer, executor)
-        facts = self._assemble(documents, tokenizer)
-        self._finish(tokenizer, facts)
+        source = ", ".join(self.prep.corpus)
+        numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, source)
+        self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
 
     def note(self, sentence: str) -> None:
         """Say a sentence and keep it, with the time, for the log."""
@@ -266,7 +262,7 @@ class Preparation:
                 yield index, "train", head
                 yield index, "validation", tail
             elif documents.role[index] != DUPLICATE:
-                yield index, _PARTS[int(documents.role[index] == VALIDATION)], document
+                yield index, PARTS[int(documents.role[index] == VALIDATION)], document
 
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
         """A document's first sentences, to learn from, and its last, to evaluate on."""
@@ -316,65 +312,6 @@ class Preparation:
         if found:
             self.note(f"{found} blocks were encoded before the interruption.")
 
-    def _assemble(self, documents: Split, tokenizer: WordPieceTokenizer) -> dict:
-        """Shards, pairs and the report's numbers, all of them a shard at a time."""
-        length, seed = self.examples.sequence_length, self.examples.seed
-        words = self._write_shards("train", "learn from", tokenizer)
-        self._write_shards("validation", "evaluate on", tokenizer)
-        give_back()
-        train, validation = (PartNumbers(tokenizer.vocab_size, length) for _ in _PARTS)
-        shown = self._write_pairs("train", seed, tokenizer, train)
-        self._write_pairs("validation", HELD_OUT_SEED, tokenizer, validation)
-        # Into memory first: what numpy raises on a full disk does not say so.
-        np.save(stored := io.BytesIO(), train.counts)
-        (self.out / "unigram_counts.npy").write_bytes(stored.getvalue())
-        facts = {
-            "corpus": self._corpus_numbers(documents),
-            "train": train.of_text(),
-            "validation": validation.of_text(),
-            "text": text_numbers(train, validation, words, tokenizer),
-            "pairs": train.of_pairs(),
-            "examples": shown,
-        }
-        facts["warnings"] = warnings(facts)
-        shards = partial(stream_shards, self.out / "train")
-        write_static_copies(self.out / "static_masks", shards, tokenizer, self.examples, self.static_masks)
-        return facts
-
-    def _write_shards(self, part: str, purpose: str, tokenizer: WordPieceTokenizer) -> int:
-        """Join the blocks of a part to shards; returns the words in them.
-
-        Raises:
-            PrepError: there is no token.
-        """
-        words = tokens = 0
-
-        def blocks() -> Iterator[Block]:
-            nonlocal words, tokens
-            for block in self.work.blocks.blocks(part):
-                words, tokens = words + block.words, tokens + len(block.ids)
-                yield block
-
-        write_shards(self.out / part, assemble_shards(blocks()), id_dtype(tokenizer.vocab_size))
-        if not tokens:
-            raise PrepError(f"nothing is left to {purpose} in {', '.join(self.prep.corpus)}: give more text")
-        return words
-
-    def _write_pairs(self, part: str, seed: int, tokenizer: WordPieceTokenizer, numbers: PartNumbers) -> list[dict]:
-        """Write the pairs of an epoch and count them; returns the first ones as a person can read them."""
-        shown = []
-
-        def tables() -> Iterator[dict[str, np.ndarray]]:
-            for shard in stream_shards(self.out / part):
-                found = pairs(shard, self.examples.sequence_length, seed, 0, tokenizer.starts_word)
-                numbers.add(shard, found)
-                if shard.index == 0:
-                    shown.extend(decoded_examples(shard, found, tokenizer, self.examples.masking, seed))
-                yield {"shard": np.full(len(found), shard.index)} | found.columns()
-
-        write_table(self.out / f"{part}_pairs", tables())
-        return shown
-
     def _corpus_numbers(self, documents: Split) -> dict:
         return {
             "documents": len(documents.role),
@@ -386,6 +323,7 @@ class Preparation:
         }
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
+        facts["warnings"] = warnings(facts)
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
         tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)
@@ -406,7 +344,7 @@ class Preparation:
         self.work.remove()
 
     def _manifest(self, tokenizer: WordPieceTokenizer, facts: dict) -> dict:
-        data = [file_digest(next((self.out / part).glob("*.arrow"))) for part in _PARTS]
+        data = [file_digest(next((self.out / part).glob("*.arrow"))) for part in PARTS]
         digest = hashlib.blake2b("".join([*data, tokenizer.digest()]).encode(), digest_size=16).hexdigest()
         return {
             "digest": digest,

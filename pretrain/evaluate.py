@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from data_prep.assembly import HELD_OUT_SEED
 from data_prep.packing import Examples
 from data_prep.pairs import example_keys, example_order, pairs
-from data_prep.preparation import HELD_OUT_SEED
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import cross_entropy, most_frequent_accuracy
 from model import BertForPreTraining, PackedBatch

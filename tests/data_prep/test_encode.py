@@ -7,15 +7,15 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import encode as module
+from data_prep.assembly import Totals, assemble_shards
 from data_prep.corpus import Document
 from data_prep.encode import (
     Block,
     BlockStore,
-    assemble_shards,
     cut_blocks,
     encode,
     encode_block,
@@ -71,7 +71,8 @@ def one_worker(tmp_path_factory, small_tokenizer, documents) -> BlockStore:
 
 
 def shards_as_lists(store: BlockStore) -> list[tuple]:
-    shards = assemble_shards(store.blocks("train"), shard_bytes=3_000)
+    total = Totals.of(store.blocks("train"))
+    shards = assemble_shards(store.blocks("train"), total, shard_bytes=3_000)
     return [(s.index, s.ids.tolist(), s.sentence_starts.tolist(), s.document_starts.tolist()) for s in shards]
 
 
@@ -103,7 +104,7 @@ def test_the_ids_are_the_documents_in_order(one_worker, small_tokenizer, documen
         if owner == part:
             sentences = [small_tokenizer.encode([line])[0] for line in document.lines]
             expected.append([sentence for sentence in sentences if sentence])
-    shard = next(assemble_shards(one_worker.blocks(part)))
+    shard = next(assemble_shards(one_worker.blocks(part), Totals.of(one_worker.blocks(part))))
     bounds, documents_at = shard.sentence_starts.tolist(), shard.document_starts.tolist()
     sentences = [shard.ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
     found = [sentences[start:end] for start, end in zip(documents_at[:-1], documents_at[1:], strict=True)]
@@ -234,52 +235,14 @@ def test_blocks_are_cut_by_size_and_keep_the_order(rows, block_bytes):
         assert all(sizes)
 
 
-def block_of(documents: list[list[int]], number: int) -> Block:
-    """A block whose ids are its number, of one byte a token."""
-    sentences = [length for document in documents for length in document]
-    ids = np.full(sum(sentences), number, dtype=np.uint16)
-    lengths, counts = (
-        np.array(sentences, dtype=np.int32),
-        np.array([len(d) for d in documents], dtype=np.int32),
-    )
-    return Block(ids, lengths, counts, 0, len(ids))
-
-
-document_shapes = st.lists(st.integers(1, 9), min_size=1, max_size=3)
-
-
-@settings(max_examples=200)
-@given(st.lists(st.lists(document_shapes, max_size=3), max_size=12), st.integers(1, 40))
-def test_shards_have_their_least_size_and_two_documents(shapes, shard_bytes):
-    blocks = [block_of(documents, number) for number, documents in enumerate(shapes)]
-    shards = list(assemble_shards(blocks, shard_bytes))
-    # In words: close a shard once it is large enough and has two documents; the rest joins the last one.
-    groups: list[list[int]] = [[]]
-    for number in range(len(blocks)):
-        groups[-1].append(number)
-        size = sum(blocks[i].bytes for i in groups[-1])
-        if size >= shard_bytes and sum(len(shapes[i]) for i in groups[-1]) >= 2:
-            groups.append([])
-    rest = groups.pop()
-    if rest and groups:
-        groups[-1] += rest
-    elif rest:
-        groups.append(rest)
-    assert [shard.index for shard in shards] == list(range(len(groups)))
-    for shard, group in zip(shards, groups, strict=True):
-        sentences = [length for i in group for document in shapes[i] for length in document]
-        counts = [len(document) for i in group for document in shapes[i]]
-        assert shard.ids.tolist() == [i for i in group for _ in range(blocks[i].bytes)]
-        assert shard.ids.dtype == np.uint16
-        assert np.diff(shard.sentence_starts).tolist() == sentences
-        assert np.diff(shard.document_starts).tolist() == counts
-        assert (shard.sentence_starts[0], shard.document_starts[0]) == (0, 0)
-        assert shard.num_documents == len(counts)
+def small_block(*ids: int) -> Block:
+    """Of one sentence."""
+    return Block(np.array(ids, dtype=np.uint16), np.array([len(ids)], np.int32), np.array([1], np.int32), 0, 9)
 
 
 def test_a_saved_block_comes_back_whole(tmp_path):
-    block = block_of([[3, 4], [5]], 65_535)
-    block_of([[1]], 1).save(tmp_path / "block.npz")
+    block = small_block(65_535, 0, 7)
+    small_block(1).save(tmp_path / "block.npz")
     block.save(tmp_path / "block.npz")
     loaded = Block.load(tmp_path / "block.npz")
     assert as_lists(loaded) == as_lists(block)
@@ -292,7 +255,7 @@ def test_a_saved_block_comes_back_whole(tmp_path):
 def test_a_damaged_block_is_not_taken_for_a_whole_one(tmp_path_factory, data):
     store = BlockStore(tmp_path_factory.mktemp("blocks"))
     path = store.path("train", 0)
-    block_of([[3, 4], [5]], 9).save(path)
+    small_block(9, 8).save(path)
     assert store.holds(path)
     damaged = data.draw(st.sampled_from([path, path.with_suffix(".json")]))
     content = bytearray(damaged.read_bytes())

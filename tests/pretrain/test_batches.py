@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.encode import assemble_shards
+from data_prep.assembly import Totals, assemble_shards
 from data_prep.settings import ExampleSettings
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
 from pretrain.distributed import World
@@ -30,7 +30,7 @@ def split_into_shards(shard, count):
         begin, end = documents[first], documents[first + 1]
         lengths = np.diff(starts[begin : end + 1]).astype(np.int32)
         blocks.append(Block(shard.ids[starts[begin] : starts[end]], lengths, np.array([end - begin], np.int32), 0, 1))
-    shards = list(assemble_shards(blocks, shard_bytes=len(blocks) // count))
+    shards = list(assemble_shards(blocks, Totals.of(blocks), shard_bytes=len(blocks) // count))
     assert len(shards) >= count
     return shards
 
