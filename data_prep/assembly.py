@@ -55,12 +55,14 @@ def assemble(
     tokenizer: WordPieceTokenizer,
     examples: ExampleSettings,
     static_masks: int,
+    num_shown: int,
     source: str,
 ) -> dict:
     """Write shards, pairs, unigram counts and static copies; returns the numbers of the report.
 
     Args:
         static_masks: how many masked copies to write.
+        num_shown: how many examples the report shows.
         source: what the text is from, for messages.
 
     Raises:
@@ -74,8 +76,8 @@ def assemble(
         write_shards(out / part, shards, id_dtype(tokenizer.vocab_size))
     give_back()
     train, validation = (PartNumbers(tokenizer.vocab_size, examples.sequence_length) for _ in PARTS)
-    shown = _write_pairs(out, "train", examples, examples.seed, tokenizer, train)
-    _write_pairs(out, "validation", examples, HELD_OUT_SEED, tokenizer, validation)
+    shown = _write_pairs(out, "train", examples, examples.seed, tokenizer, train, num_shown)
+    _write_pairs(out, "validation", examples, HELD_OUT_SEED, tokenizer, validation, 0)
     # Into memory first: what numpy raises on a full disk does not say so.
     np.save(stored := io.BytesIO(), train.counts)
     (out / "unigram_counts.npy").write_bytes(stored.getvalue())
@@ -129,9 +131,15 @@ def _join(index: int, blocks: list[Block]) -> Shard:
 
 
 def _write_pairs(
-    out: Path, part: str, examples: ExampleSettings, seed: int, tokenizer: WordPieceTokenizer, numbers: PartNumbers
+    out: Path,
+    part: str,
+    examples: ExampleSettings,
+    seed: int,
+    tokenizer: WordPieceTokenizer,
+    numbers: PartNumbers,
+    num_shown: int,
 ) -> list[dict]:
-    """Write the pairs of an epoch and count them; returns the first ones as a person can read them."""
+    """Write the pairs of an epoch and count them; returns the first `num_shown` as a person can read them."""
     shown = []
 
     def tables() -> Iterator[dict[str, np.ndarray]]:
@@ -139,7 +147,7 @@ def _write_pairs(
             found = pairs(shard, examples.sequence_length, seed, 0, tokenizer.starts_word)
             numbers.add(shard, found)
             if shard.index == 0:
-                shown.extend(decoded_examples(shard, found, tokenizer, examples.masking, seed))
+                shown.extend(decoded_examples(shard, found, tokenizer, examples.masking, seed, num_shown))
             yield {"shard": np.full(len(found), shard.index)} | found.columns()
 
     write_table(out / f"{part}_pairs", tables())

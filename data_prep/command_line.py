@@ -2,30 +2,35 @@
 
 Options are flat: a settings dataclass inside another one (a field with a default_factory) adds its fields
 without a prefix, so `--vocab-size`, and `vocab_size` in YAML, wherever the field lives. tyro reads the
-command line and writes the help; when it refuses something, a second reading finds the words for it.
+command line; when it refuses something, a second reading finds the words for it.
 """
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import os
 import shlex
 import sys
-import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
+from .command_mistakes import (
+    Option,
+    argument_problems,
+    closest,
+    dashed,
+    describe,
+    entry_problems,
+    is_list,
+    missing,
+    underscored,
+)
 from .errors import Interrupted, UserError
+from .help_page import help_page
 
 Settings = TypeVar("Settings")
-
-
-class _Option(NamedTuple):
-    kind: Any
-    is_required: bool
 
 
 POSITIONAL = "positional"
@@ -34,7 +39,7 @@ POSITIONAL = "positional"
 INTERRUPTED = 75
 """Exit code of a run that a signal ended after its work was saved (EX_TEMPFAIL of sysexits.h: try again)."""
 
-_COMMAND_OPTIONS = {"config": _Option(Path | None, False), "print-config": _Option(bool, False)}
+_COMMAND_OPTIONS = {"config": Option(Path | None, False), "print-config": Option(bool, False)}
 
 
 def main(
@@ -51,10 +56,29 @@ def main(
     0: done, or --help or --print-config. 2: a mistake of the user (a UserError from `run`, a ValueError or
     UserError from the settings' checks), said in one sentence on stderr. 75: interrupted by a signal after the work
     was saved; the command that goes on is printed. 130: interrupted from the keyboard where nothing is to be saved.
+    141: whoever read the output (head, a pager) has ended.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _main(settings_class, run, prog, description, examples, arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Or Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _main(
+    settings_class: type[Settings],
+    run: Callable[[Settings], None],
+    prog: str,
+    description: str,
+    examples: str,
+    arguments: list[str],
+) -> int:
     if {"-h", "--help"} & set(arguments):
-        _print_help(settings_class, prog, description, examples)
+        print(help_page(settings_class, prog, description, examples), end="")
         return 0
     try:
         config = _config_file(arguments)
@@ -74,6 +98,8 @@ def main(
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error} (check permissions and free space)", file=sys.stderr)
@@ -141,16 +167,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _print_help(settings_class: type, prog: str, description: str, examples: str) -> None:
-    import tyro
-
-    try:
-        tyro.cli(_parser_class(settings_class), args=["--help"], prog=prog, description=description)
-    except SystemExit:
-        if examples:
-            print(f"\nexamples:\n{examples.rstrip()}")
-
-
 def _parser_class(settings_class: type, is_root: bool = True) -> type:
     """A subclass that tyro fills with raw values: no checks of its own, and the command's own options added.
 
@@ -170,10 +186,7 @@ def _parser_class(settings_class: type, is_root: bool = True) -> type:
             annotations[field.name] = nested
             body[field.name] = dataclasses.field(default_factory=_defaults_as(nested, field.default_factory))
     if is_root:
-        about_config = "YAML file with settings; it is read first, so the options given here win."
-        about_print = "Print all settings as YAML, in the form that --config reads, and stop."
-        annotations["config"] = Annotated[Path | None, tyro.conf.arg(help=about_config)]
-        annotations["print_config"] = Annotated[bool, tyro.conf.arg(help=about_print)]
+        annotations |= {"config": Path | None, "print_config": bool}
         body |= {"config": None, "print_config": False}
     body |= {"__annotations__": annotations, "__module__": settings_class.__module__}
     parser_class = type(settings_class.__name__, (settings_class,), body)
@@ -212,25 +225,25 @@ def _parse(settings_class: type, stated: Mapping[str, Any], source: str, argumen
             return tyro.cli(parser_class, args=[*tokens, *arguments], console_outputs=False)
     except SystemExit:
         problems = [
-            *_entry_problems(entries, options, source),
-            *_argument_problems(arguments, options | _COMMAND_OPTIONS, _has_positional(settings_class)),
-            *_missing(options, [name for name, _ in entries], arguments),
+            *entry_problems(entries, options, source),
+            *argument_problems(arguments, options | _COMMAND_OPTIONS, _has_positional(settings_class)),
+            *missing(options, [name for name, _ in entries], arguments),
         ]
         raise UserError(
             problems[0] if problems else "these options do not go together (see --help)"
         ) from None
 
 
-def _options(settings_class: type) -> dict[str, _Option]:
+def _options(settings_class: type) -> dict[str, Option]:
     """All settings by option name (with dashes)."""
     hints = typing.get_type_hints(settings_class)
-    options: dict[str, _Option] = {}
+    options: dict[str, Option] = {}
     for field in dataclasses.fields(settings_class):
         if dataclasses.is_dataclass(hints[field.name]):
             found = _options(hints[field.name])
         else:
             no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            found = {_dashed(field.name): _Option(hints[field.name], no_default)}
+            found = {dashed(field.name): Option(hints[field.name], no_default)}
         if options.keys() & found:
             raise TypeError(f"two settings share one name: {sorted(options.keys() & found)}")
         options |= found
@@ -266,37 +279,28 @@ def _read_yaml(name: str) -> dict[str, Any]:
 
 
 def _entry(
-    name: Any, value: Any, options: Mapping[str, _Option], source: str
+    name: Any, value: Any, options: Mapping[str, Option], source: str
 ) -> tuple[str, list[str] | bool]:
     """A YAML entry as an option and the words for it (or, for a switch, on or off)."""
-    option = _dashed(str(name))
+    option = dashed(str(name))
     if option not in options:
-        guess = _closest(option, options)
+        guess = closest(option, options)
         hint = (
-            f": did you mean {_underscored(guess)}?" if guess else ": remove it, or see --help for the names"
+            f": did you mean {underscored(guess)}?" if guess else ": remove it, or see --help for the names"
         )
         raise UserError(f"{source}: unknown setting {name}{hint}")
     kind = options[option].kind
     if kind is bool and isinstance(value, bool):
         return option, value
-    if isinstance(value, dict) or (isinstance(value, list) and not _is_list(kind)):
-        raise UserError(f"{source}: {name} takes {_describe(kind)}, not a {type(value).__name__}")
+    if isinstance(value, dict) or (isinstance(value, list) and not is_list(kind)):
+        raise UserError(f"{source}: {name} takes {describe(kind)}, not a {type(value).__name__}")
     return option, [str(item) for item in (value if isinstance(value, list) else [value])]
 
 
 def _as_tokens(option: str, words: list[str] | bool, kind: Any) -> list[str]:
     if isinstance(words, bool):
         return [f"--{option}" if words else f"--no-{option}"]
-    return [f"--{option}", *words] if _is_list(kind) else [f"--{option}={words[0]}"]
-
-
-def _entry_problems(
-    entries: Sequence[tuple[str, list[str] | bool]], options: Mapping[str, _Option], source: str
-) -> Iterator[str]:
-    for option, words in entries:
-        wrong = None if isinstance(words, bool) else _wrong_word(words, options[option].kind)
-        if wrong:
-            yield f"{source}: {_underscored(option)}: {wrong}"
+    return [f"--{option}", *words] if is_list(kind) else [f"--{option}={words[0]}"]
 
 
 def _has_positional(settings_class: type) -> bool:
@@ -304,114 +308,3 @@ def _has_positional(settings_class: type) -> bool:
     return any(POSITIONAL in getattr(hint, "__metadata__", ()) for hint in hints.values())
 
 
-def _argument_problems(
-    arguments: Sequence[str], options: Mapping[str, _Option], loose_words: bool
-) -> Iterator[str]:
-    for flag, words in _grouped(arguments):
-        option = _dashed(flag.removeprefix("--"))
-        switch = option if option in options else option.removeprefix("no-")
-        kind = options[switch].kind if switch in options else None
-        if not flag:
-            if loose_words:
-                continue
-            yield f"unexpected argument {words[0]!r}: every value stands behind its option (see --help)"
-        elif kind is None or (switch != option and kind is not bool):
-            guess = _closest(option, options)
-            yield f"unknown option {flag}" + (f": did you mean --{guess}?" if guess else "") + " (see --help)"
-        elif kind is bool:
-            if words and not loose_words:
-                yield f"--{switch} takes no value: write --{switch} or --no-{switch}, without {words[0]!r}"
-        elif not _is_list(kind) and not words:
-            yield f"--{option}: a value is missing: give {_describe(kind)}"
-        elif not _is_list(kind) and len(words) > 1 and not loose_words:
-            yield f"--{option} takes one value: {words[1]!r} is one too many"
-        elif wrong := _wrong_word(words if _is_list(kind) else words[:1], kind):
-            yield f"--{option}: {wrong}"
-
-
-def _grouped(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Each option with the words behind it; words before the first option stand behind ""."""
-    groups: list[tuple[str, list[str]]] = []
-    for token in arguments:
-        if token.startswith("-") and not _fits(token, float):
-            flag, equals, word = token.partition("=")
-            groups.append((flag, [word] if equals else []))
-        elif groups:
-            groups[-1][1].append(token)
-        else:
-            groups.append(("", [token]))
-    return groups
-
-
-def _missing(
-    options: Mapping[str, _Option], stated: Sequence[str], arguments: Sequence[str]
-) -> Iterator[str]:
-    given = {*stated, *(_dashed(flag.removeprefix("--")) for flag, _ in _grouped(arguments))}
-    for name, option in options.items():
-        if option.is_required and name not in given:
-            yield f"--{name} is missing: give {_describe(option.kind)} (see --help)"
-
-
-def _wrong_word(words: Sequence[str], kind: Any) -> str | None:
-    """What is wrong with the first word that the type does not admit."""
-    item = get_args(kind)[0] if _is_list(kind) else kind
-    for word in words:
-        if not _fits(word, item):
-            guess = _closest(word, _choices(item))
-            return f"{word!r} is not {_describe(item)}" + (f": did you mean {guess}?" if guess else "")
-    return None
-
-
-def _fits(word: str, kind: Any) -> bool:
-    if _is_union(kind):
-        return any(_fits(word, member) for member in get_args(kind))
-    if kind in (int, float):
-        try:
-            kind(word)
-        except ValueError:
-            return False
-        return True
-    choices = _choices(kind)
-    return word in choices if choices else True
-
-
-def _describe(kind: Any) -> str:
-    if _is_union(kind):
-        return " or ".join(_describe(member) for member in get_args(kind))
-    if _is_list(kind):
-        return f"{_describe(get_args(kind)[0])}, or several"
-    choices = _choices(kind)
-    if choices:
-        return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
-    return {int: "a whole number", float: "a number", Path: "a path"}.get(kind, "a text")
-
-
-def _choices(kind: Any) -> list[str]:
-    """The words that a type spells out, in order; none for an open type."""
-    if _is_union(kind):
-        return [word for member in get_args(kind) for word in _choices(member)]
-    if kind is types.NoneType:
-        return ["None"]
-    if kind is bool:
-        return ["True", "False"]
-    return [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else []
-
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
-
-
-def _is_list(kind: Any) -> bool:
-    return get_origin(kind) in (list, tuple)
-
-
-def _closest(word: str, names: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(names), n=1)), None)
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _underscored(name: str) -> str:
-    return name.replace("-", "_")

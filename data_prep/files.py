@@ -35,6 +35,12 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def leads_out(path: Path) -> bool:
+    """Whether a file is a link out of its folder. The cache of the Hub keeps its files in "blobs" two folders above."""
+    place, folder = path.resolve(), path.parent.resolve()
+    return not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs"
+
+
 def file_digest(path: Path) -> str:
     """blake2b (128 bits) of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
@@ -24,16 +23,20 @@ from .errors import PrepError
 from .files import file_digest, write_json, write_text
 from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
-from .report import markdown, warnings
+from .report import markdown, warnings, warnings_of_size
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
 from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
-from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
+from .text_checks import TextChecks
+from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
+from .wordpiece import WordPieceTokenizer
 from .work_folder import WorkFolder
 
 # A try reads at least so many: one is held out, and next sentences come from others.
 _SAMPLED_DOCUMENTS = 4
+# In the report, decoded.
+_EXAMPLES_SHOWN = 3
 _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
 _FOLDERS = (*PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
@@ -128,6 +131,7 @@ class Preparation:
         self.corpus = self._open(prep.corpus)
         self.validation_corpus = self._open(prep.validation_corpus) if prep.validation_corpus else None
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
+        self.checks = TextChecks()
         self.started = time.monotonic()
         self.log: list[str] = []
 
@@ -149,6 +153,10 @@ class Preparation:
         settings = command_line.as_dict(self.prep) | command_line.as_dict(self.examples)
         for name in ("corpus", "validation_corpus", "workers", "tokenizer"):
             del settings[name]
+        # What was prepared before there were these options is the same.
+        for name, default in (("show_text", "yes"), ("min_documents", 1), ("extend_vocab", 0)):
+            if settings[name] == default:
+                del settings[name]
         if self.given_tokenizer:
             for name in ("vocab_size", "lowercase", "strip_accents"):
                 del settings[name]
@@ -182,15 +190,18 @@ class Preparation:
 
     def run(self, executor: Executor | None) -> None:
         self._enter_work_folder()
-        self.note("\n".join(self.corpus.rules.sentences()))
+        self.note("\n".join(self.corpus.introduction()))
         if self.validation_corpus:
-            self.note("\n".join(["The validation corpus:", *self.validation_corpus.rules.sentences()]))
+            self.note("\n".join(["The validation corpus:", *self.validation_corpus.introduction()]))
         self._show_first_document()
         documents = self._split()
         tokenizer = self._tokenizer(documents)
         self._encode(documents, tokenizer, executor)
         source = ", ".join(self.prep.corpus)
-        numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, source)
+        num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
+        numbers = assemble(
+            self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, source
+        )
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
 
     def note(self, sentence: str) -> None:
@@ -213,9 +224,13 @@ class Preparation:
         document = next(iter(self.corpus.documents()), None)
         if document is None:
             raise PrepError(f"there is no text in {', '.join(self.prep.corpus)}: give files with text in them")
+        first = f"The first document ({document.source}, {len(document.lines):,} lines)"
+        if self.prep.show_text == "no":
+            self.note(f"{first} is not shown.")
+            return
         text = " / ".join(document.lines)
         shown = text if len(text) <= 160 else f"{text[:80]} ... {text[-80:]}"
-        self.note(f"The first document ({document.source}, {len(document.lines):,} lines): {shown}")
+        self.note(f"{first}: {shown}")
 
     def _documents(self, what: str) -> Iterator[Document]:
         """All documents, the validation corpus first, with a progress bar; for a try the beginning of each corpus."""
@@ -246,7 +261,7 @@ class Preparation:
             if not num_validation:
                 names = ", ".join(self.prep.validation_corpus)
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
-        count = record_documents(self._documents("reading"), path)
+        count = record_documents(self._documents("reading"), path, self.checks)
         documents = split_documents(read_records(path), self.examples.sequence_length, num_validation)
         self.note(
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
@@ -273,29 +288,30 @@ class Preparation:
         return replace(document, lines=sentences[:-held_out]), replace(document, lines=sentences[-held_out:])
 
     def _tokenizer(self, documents: Split) -> WordPieceTokenizer:
-        if self.given_tokenizer:
+        if self.given_tokenizer and not self.prep.extend_vocab:
             return self.given_tokenizer
-        return self.work.tokenizer(lambda: self._train_tokenizer(documents), self.examples.sequence_length)
+        return self.work.tokenizer(lambda: self._make_tokenizer(documents), self.examples.sequence_length)
 
-    def _train_tokenizer(self, documents: Split) -> WordPieceTokenizer:
-        def texts() -> Iterator[str]:
+    def _make_tokenizer(self, documents: Split) -> WordPieceTokenizer:
+        def taught_by() -> Iterator[Document]:
             for index, part, document in self._kept(documents, "vocabulary"):
                 if part == "train" and documents.in_vocabulary[index]:
-                    yield from document.lines
+                    yield document
 
-        prep = self.prep
-        size = None if prep.vocab_size == "auto" or self.sample_bytes else prep.vocab_size
-        options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
-        vocabulary = train_vocabulary(texts, size, **options)
-        # All the words of the corpus were in it.
-        give_back()
+        given, prep = self.given_tokenizer, self.prep
         if self.sample_bytes:
-            # A sample seldom supports the size of the whole corpus, but the plan is to be made for that.
-            whole = (count_characters(texts()) / (self.share_read or 1.0)).astype(np.int64)
-            wanted = automatic_size(whole) if prep.vocab_size == "auto" else prep.vocab_size
-            vocabulary = vocabulary[:wanted] + [f"[unused_{n}]" for n in range(len(vocabulary), wanted)]
-        self.note(f"Trained a vocabulary of {len(vocabulary):,} word pieces.")
-        return WordPieceTokenizer(vocabulary, **options)
+            made = tokenizer_of_sample(prep, given, taught_by, self.share_read or 1.0)
+        elif given:
+            made = extended_tokenizer(prep, given, taught_by)
+        else:
+            made = trained_tokenizer(prep, taught_by)
+        # All the words of the corpus were in memory.
+        give_back()
+        if given:
+            self.note(f"Added {prep.extend_vocab:,} word pieces to the {given.vocab_size:,} of the tokenizer.")
+        else:
+            self.note(f"Trained a vocabulary of {made.vocab_size:,} word pieces.")
+        return made
 
     def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
         kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
@@ -320,10 +336,13 @@ class Preparation:
             "bytes": documents.bytes,
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),
+            "checks": self.checks.numbers(),
         }
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
         facts["warnings"] = warnings(facts)
+        if not self.sample_bytes:
+            facts["warnings"] += warnings_of_size(facts, is_vocabulary_given=self.given_tokenizer is not None)
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
         tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)

@@ -127,7 +127,7 @@ def _record_batches(folder: Path) -> list:
 
 def read_shards(folder: Path) -> list[Shard]:
     """Open the shards of `train/` or `validation/`, memory-mapped and without a copy."""
-    return [_shard(index, batch) for index, batch in enumerate(_record_batches(folder))]
+    return [_shard(folder, index, batch) for index, batch in enumerate(_record_batches(folder))]
 
 
 def stream_shards(folder: Path) -> Iterator[Shard]:
@@ -136,14 +136,27 @@ def stream_shards(folder: Path) -> Iterator[Shard]:
 
     with pa.OSFile(str(folder / _DATA_FILE)) as source, pa.ipc.open_stream(source) as reader:
         for index, batch in enumerate(reader):
-            yield _shard(index, batch)
+            yield _shard(folder, index, batch)
 
 
-def _shard(index: int, batch) -> Shard:
-    documents = batch.column(0)
-    sentences = documents.values
-    arrays = (sentences.values, sentences.offsets, documents.offsets)
-    return Shard(index, *(array.to_numpy(zero_copy_only=True) for array in arrays))
+def _shard(folder: Path, index: int, batch) -> Shard:
+    import pyarrow as pa
+
+    place = f"record batch {index} of {folder / _DATA_FILE}"
+    try:
+        # Else offsets may point anywhere.
+        batch.validate(full=True)
+        documents = batch.column(0)
+        sentences = documents.values
+        arrays = (sentences.values, sentences.offsets, documents.offsets)
+        shard = Shard(index, *(array.to_numpy(zero_copy_only=True) for array in arrays))
+    except (pa.ArrowException, AttributeError, IndexError) as error:
+        raise PrepError(f"{place} does not hold documents ({error}): prepare the corpus again") from error
+    if shard.ids.dtype not in (np.uint16, np.uint32) or not all(
+        starts[0] == 0 and np.all(np.diff(starts) > 0) for starts in (shard.sentence_starts, shard.document_starts)
+    ):
+        raise PrepError(f"{place} holds no documents of sentences of ids: prepare the corpus again")
+    return shard
 
 
 def read_table(folder: Path) -> Iterator[dict[str, np.ndarray]]:
@@ -165,7 +178,8 @@ class PreparedCorpus:
 
     Args:
         folder: the folder that `python -m data_prep.run` wrote; it may have been moved.
-        verify: check the digest of every file (about a second a gigabyte), not the sizes alone.
+        verify: check the digest of every file (about a second a gigabyte), not the sizes alone, and that ids and
+            boundaries are such as a model can be trained on, whoever made the folder.
 
     Raises:
         PrepError: not a prepared corpus, of another format, incomplete or damaged.
@@ -175,12 +189,23 @@ class PreparedCorpus:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self._check_files(verify)
+        if verify:
+            self._check_data()
 
     def _check_files(self, verify: bool) -> None:
         try:
             check_files(self.folder, self.manifest["files"], contents=verify)
         except Damaged as error:
             raise _to_be_prepared_again(self.folder, error) from error
+
+    def _check_data(self) -> None:
+        vocab_size = self.tokenizer.vocab_size
+        if self.unigram_counts.shape != (vocab_size,):
+            raise _to_be_prepared_again(self.folder, Damaged("its unigram_counts.npy is not one of its vocabulary"))
+        for part in ("train", "validation"):
+            for shard in read_shards(self.folder / part):
+                if len(shard.ids) and shard.ids.max() >= vocab_size:
+                    raise _to_be_prepared_again(self.folder, Damaged(f"{part} holds ids beyond its vocabulary"))
 
     @cached_property
     def tokenizer(self) -> WordPieceTokenizer:
@@ -197,7 +222,11 @@ class PreparedCorpus:
     @cached_property
     def unigram_counts(self) -> np.ndarray:
         """int64 [V]: how often each vocabulary entry occurs in the training part."""
-        return np.load(self.folder / "unigram_counts.npy", allow_pickle=False)
+        path = self.folder / "unigram_counts.npy"
+        try:
+            return np.load(path, allow_pickle=False).astype(np.int64, casting="safe", copy=False)
+        except Exception as error:  # numpy reads the header as Python, which can fail in many ways.
+            raise _to_be_prepared_again(self.folder, Damaged(f"{path} cannot be read ({error})")) from error
 
     @property
     def digest(self) -> str:
@@ -224,16 +253,33 @@ def read_manifest(folder: Path) -> dict:
     if written not in (None, FORMAT):
         raise PrepError(f"{path} has format {written}, this version reads {FORMAT}: prepare the corpus again")
     try:
-        return read_sealed(path)
+        manifest = read_sealed(path)
     except Damaged as error:
         raise _to_be_prepared_again(folder, error) from error
+    if not _is_manifest(manifest):
+        raise _to_be_prepared_again(folder, Damaged(f"{path} does not describe a prepared corpus"))
+    return manifest
+
+
+def _is_manifest(content: dict) -> bool:
+    """Whether everything that is read from a manifest is there, and of its kind."""
+    kinds = {"identity": dict, "files": dict, "train": dict, "validation": dict, "digest": str, "tokenizer": str,
+             "next_sentence": bool}  # fmt: skip
+    if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
+        return False
+    numbers = [content[part].get(name) for part in ("train", "validation") for name in ("documents", "tokens")]
+    facts = content["files"].values()
+    return all(type(number) is int and number >= 0 for number in numbers) and all(
+        isinstance(fact, dict) and type(fact.get("bytes")) is int and isinstance(fact.get("blake2b"), str)
+        for fact in facts
+    )
 
 
 def _format_of(path: Path) -> int | None:
     """The format that a manifest names; None where it cannot be read."""
     try:
         written = json.loads(path.read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return written if isinstance(written, int) else None
 

@@ -8,8 +8,9 @@ import gzip
 import io
 import json
 import os
+import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from encodings.aliases import aliases
 from itertools import chain
@@ -35,6 +36,8 @@ class Source:
     compressed: bool = False
     size: int = 0
     """Bytes on disk, 0 if unknown."""
+    written: int | None = None
+    """When a file was last written to, in nanoseconds; None where that is not known (a pipe, the Hub)."""
 
     @property
     def has_rows(self) -> bool:
@@ -77,8 +80,49 @@ def resolve(paths: Sequence[str]) -> tuple[list[Source], list[str]]:
             kind = file_format(name)
             if kind is None:
                 raise PrepError(f"{path} is of no known format; give {FORMATS}.")
-            sources.setdefault(os.path.realpath(file), Source(name, file, *kind, os.path.getsize(file)))
-    return list(sources.values()), ignored
+            found = os.stat(file)
+            written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
+            sources.setdefault(os.path.realpath(file), Source(_printable(name), file, *kind, found.st_size, written))
+    return list(sources.values()), list(map(_printable, ignored))
+
+
+def _printable(name: str) -> str:
+    """The name without what a terminal, a page or UTF-8 cannot show: a line break, a byte of another encoding."""
+    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
+
+
+def listing(names: Iterable[str], most: int = 12) -> str:
+    """Names for a message: the first ones, none longer than a person reads, and how many more there are."""
+    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(_printable, map(str, names))]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for half of a surrogate pair, which JSON can spell and nothing later could write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def kind_of(value: Any) -> str:
+    """What is there instead of a text, without the text that may be in it."""
+    if isinstance(value, (bool, int, float)):
+        return f"{value!r:.40}"
+    return {list: "a list", dict: "an object"}.get(type(value), f"a {type(value).__name__}")
+
+
+def _check_unchanged(source: Source, found: os.stat_result) -> None:
+    """Raises PrepError where a file is no longer as it was when it was first seen.
+
+    A corpus is read several times, and every time has to see the same.
+    """
+    if source.written is not None and (found.st_size, found.st_mtime_ns) != (source.size, source.written):
+        raise PrepError(
+            f"{source.name} has changed since it was first read: give the same command again when nothing writes to it."
+        )
 
 
 def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
@@ -86,11 +130,11 @@ def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     if os.path.isfile(path):
         return [(os.path.basename(path), path)]
     if os.path.isdir(path):
-        found = _folder(path)
+        found = _folder(path, ignored)
     else:
         found = []
         for match in sorted(glob.glob(path, recursive=True)):
-            found += _folder(match) if os.path.isdir(match) else [(os.path.basename(match), match)]
+            found += _folder(match, ignored) if os.path.isdir(match) else [(os.path.basename(match), match)]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
     usable = [(name, file) for name, file in found if file_format(name)]
@@ -101,12 +145,26 @@ def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     return usable
 
 
-def _folder(path: str) -> list[tuple[str, str]]:
+def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
+    """(name, path) of the files in a folder and those in it, hidden ones left out.
+
+    What is no file (a broken link, a link to a folder, which may lead round in a circle) goes to `ignored`.
+    """
+
+    def refuse(error: OSError) -> None:
+        name = _printable(os.path.relpath(error.filename, os.path.dirname(os.path.abspath(path))))
+        raise PrepError(f"the folder {name} cannot be read ({error.strerror}); check its permissions.") from None
+
     found = []
-    for folder, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        seen = [Path(folder, name) for name in files if not name.startswith(".")]
-        found += [(file.relative_to(path).as_posix(), str(file)) for file in seen if file.is_file()]
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for name in [*files, *links]:
+            file = Path(folder, name)
+            if file.is_file() and not name.startswith("."):
+                found.append((file.relative_to(path).as_posix(), str(file)))
+            elif not name.startswith("."):
+                ignored.append(file.relative_to(path).as_posix())
     return sorted(found)
 
 
@@ -145,11 +203,13 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
     """The file's bytes, a megabyte at a time."""
     try:
         with open(source.path, "rb") as raw:
+            _check_unchanged(source, os.fstat(raw.fileno()))
             stream = gzip.GzipFile(fileobj=raw) if source.compressed and decompress else raw
             # read1 hands over what is there, so that a pipe is read as it is written.
             while chunk := stream.read1(_CHUNK):
                 if raw.seekable():
                     meter.position = raw.tell()
+                _check_unchanged(source, os.fstat(raw.fileno()))
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PrepError(
@@ -164,7 +224,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder(encoding)()
     # Python's own translation of CR LF and CR, which also sees a pair that lies across two pieces.
     translator = io.IncrementalNewlineDecoder(decoder, translate=True)
-    seen, first = 0, True
+    seen, line, first = 0, 1, True
     for chunk in chain(byte_chunks(source, meter), [b""]):
         if seen == 0:
             _refuse_binary(source.name, chunk[:_BINARY_CHECK], encoding)
@@ -173,8 +233,9 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             text = translator.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             place = seen - waiting + error.start
+            line += error.object[: error.start].decode(encoding, "replace").count("\n")
             raise PrepError(
-                f"{source.name} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
+                f"{source.name}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
                 "save it as utf-8, or pass --encoding with its own, such as cp1252 or utf-16."
             ) from None
         except UnicodeError:
@@ -183,6 +244,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
                 f"pass --encoding {encoding}-le or {encoding}-be."
             ) from None
         seen += len(chunk)
+        line += text.count("\n")
         if text:
             yield text.removeprefix("\ufeff") if first else text
             first = False
@@ -289,13 +351,16 @@ def _parquet_rows(
 
     number = 0
     try:
+        _check_unchanged(source, os.stat(source.path))
         with parquet.ParquetFile(source.path) as file:
             for batch in file.iter_batches(batch_size=64, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
                 meter.position = source.size * number // file.metadata.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
+            _check_unchanged(source, os.stat(source.path))
+    # Damage inside a file shows as text that is none, or as dates that are none.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         raise PrepError(f"{source.name} cannot be read as parquet ({reason}); write it again.") from None
 
@@ -317,7 +382,7 @@ def _hub_rows(source: Source) -> Any:
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
     if split not in found:
         raise PrepError(
-            f'hub:{source.name} has no split "{split}"; write one of {", ".join(found)} after a colon.'
+            f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.'
         )
     return found[split]
 

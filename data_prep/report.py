@@ -10,10 +10,12 @@ from .packing import Examples, pack
 from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
 from .prepared import Shard
 from .unigram import log_unigram
-from .wordpiece import WordPieceTokenizer
+from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 _BINS = 8
 _IDS_AT_ONCE = 1 << 20
+# A vocabulary is too large where so many of its entries occur so seldom.
+_RARE, _RARE_SHARE = 5, 0.2
 
 
 class PartNumbers:
@@ -72,12 +74,16 @@ def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokeni
         "vocab_size": tokenizer.vocab_size,
         "tokens_per_word": tokens / max(1, words),
         "unk_rate": float(train.counts[tokenizer.unk_id] / max(1, tokens)),
+        "rare_entries": sum(
+            len(entry.removeprefix("##")) > 1 and count < _RARE and entry not in SPECIAL_TOKENS
+            for entry, count in zip(tokenizer.vocabulary, train.counts.tolist(), strict=True)
+        ),
         "unigram_entropy": float(-log_unigram(train.counts) @ validation.counts / validation.counts.sum()),
     }
 
 
 def warnings(facts: dict) -> list[str]:
-    """Sentences about what will hurt, each with a remedy."""
+    """Sentences about what will hurt in the text and its pairs, each with a remedy."""
     found = []
     pairs, text, corpus = facts["pairs"], facts["text"], facts["corpus"]
     if pairs["next"] == 0:
@@ -101,16 +107,65 @@ def warnings(facts: dict) -> list[str]:
             "sequence length and were cut into pieces: use a larger --sequence-length, or --line paragraph if a line "
             "holds several sentences."
         )
-    if facts["train"]["tokens"] < 1_000_000:
+    found += _about_text(corpus)
+    return found
+
+
+def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
+    """Sentences about text or vocabulary of a wrong size, each with a remedy; a sample cannot tell."""
+    found = []
+    text, tokens = facts["text"], facts["train"]["tokens"]
+    if not is_vocabulary_given and text["rare_entries"] > _RARE_SHARE * text["vocab_size"]:
+        enough = max(128, (text["vocab_size"] - text["rare_entries"]) // 64 * 64)
         found.append(
-            f"Only {facts['train']['tokens']:,} tokens to learn from: a BERT from scratch wants millions. "
+            f"{text['rare_entries']:,} of {text['vocab_size']:,} vocabulary entries occur fewer than {_RARE} times, "
+            f"too seldom to be learned: --vocab-size {enough} leaves the rarest out, or give more text."
+        )
+    if tokens < 1_000_000:
+        found.append(
+            f"Only {tokens:,} tokens to learn from: a BERT from scratch wants millions. "
             "Continue from an existing BERT with --init-from."
         )
     return found
 
 
+def _about_text(corpus: dict) -> list[str]:
+    """Warnings about what the text holds that is no language."""
+    checks, found = corpus["checks"], []
+    if checks["read_twice"]:
+        found.append(
+            f"In {checks['read_twice']:,} places a letter has become two or three (as é has become Ã©): the text was "
+            "once read in a wrong encoding and saved so. Convert it again from its source."
+        )
+    if checks["unreadable_characters"]:
+        found.append(
+            f"{checks['unreadable_characters']:,} characters are U+FFFD, which stands for what a program could not "
+            "read: convert the text again from its source."
+        )
+    if checks["control_characters"]:
+        found.append(
+            f"{checks['control_characters']:,} control characters were dropped. Those from U+0080 to U+009F come from "
+            "cp1252 text that was read as Latin-1: --encoding cp1252 reads it rightly."
+        )
+    if checks["documents_with_tags"] > 0.1 * corpus["documents"]:
+        share = checks["documents_with_tags"] / corpus["documents"]
+        found.append(f"{share:.0%} of the documents hold HTML or XML tags, which are learned as words: take them out.")
+    if checks["share_of_repeated_lines"] > 0.01:
+        found.append(
+            f"{checks['repeated_lines']:,} lines stand in more than half of the documents and make "
+            f"{checks['share_of_repeated_lines']:.0%} of the text (letterheads, footers, disclaimers): take them out, "
+            "they are quickly learned and teach nothing."
+        )
+    if checks["share_without_spaces"] > 0.1:
+        found.append(
+            "The text is in a language written without spaces (Thai, Lao, Burmese or Khmer), where a clause would be "
+            "taken for a word: put spaces between its words with a segmenter for that language first."
+        )
+    return found
+
+
 def decoded_examples(
-    shard: Shard, pairs: Pairs, tokenizer: WordPieceTokenizer, masking: str, seed: int, count: int = 3
+    shard: Shard, pairs: Pairs, tokenizer: WordPieceTokenizer, masking: str, seed: int, count: int
 ) -> list[dict]:
     """The first examples of a shard as a person can read them: segments, masked input, label, and the answers."""
     rows = np.arange(min(count, len(pairs)))
@@ -137,10 +192,17 @@ def decoded_examples(
 def markdown(facts: dict) -> str:
     """The report as a page."""
     corpus, text, pairs = facts["corpus"], facts["text"], facts["pairs"]
+    checks = corpus["checks"]
     rows = [
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
         ("documents without text", f"{corpus['empty_documents']:,}"),
+        ("files left out, of other formats", f"{corpus['ignored_files']:,}"),
+        ("control characters dropped", f"{checks['control_characters']:,}"),
+        ("unreadable characters (U+FFFD)", f"{checks['unreadable_characters']:,}"),
+        ('names of special tokens, as text ("[MASK]")', f"{checks['special_tokens_as_text']:,}"),
+        ("documents with HTML or XML tags", f"{checks['documents_with_tags']:,}"),
+        ("lines in more than half of the documents", f"{checks['repeated_lines']:,}"),
         *((f"{name}, {part}", f"{facts[part][name]:,}") for part in ("train", "validation") for name in facts[part]),
         ("vocabulary", f"{text['vocab_size']:,}"),
         ("tokens a word", f"{text['tokens_per_word']:.2f}"),
@@ -156,7 +218,7 @@ def markdown(facts: dict) -> str:
     lines += ["## Lengths of the examples", "", "| tokens | examples |", "|---|---|"]
     lines += [f"| {bounds} | {number:,} |" for bounds, number in pairs["length_histogram"].items()]
     lines += ["", "## Warnings", "", *(f"- {warning}" for warning in facts["warnings"] or ["none"]), ""]
-    lines += ["## Three examples of the first epoch", ""]
+    lines += ["## The first examples", ""] if facts["examples"] else []
     for number, example in enumerate(facts["examples"], 1):
         lines += [f"{number}. {example['next_sentence']}", "", "   ```text", f"   {example['input']}", "   ```", ""]
         lines += [f"   masked: {', '.join(f'`{word}`' for word in example['answers'])}", ""]

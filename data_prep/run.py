@@ -9,9 +9,13 @@ from .settings import PrepCommand
 
 def run(command: PrepCommand) -> None:
     """`python -m data_prep.run`. What is heavy is imported only now, so that --help answers at once."""
+    from .dry_run import dry_run
     from .preparation import prepare
 
-    prepare(command.prep, command.examples, command.out, command.static_masks)
+    if command.dry_run:
+        dry_run(command)
+    else:
+        prepare(command.prep, command.examples, command.out, command.static_masks)
 
 
 def main(argv: Iterable[str] | None = None) -> int:
@@ -19,10 +23,11 @@ def main(argv: Iterable[str] | None = None) -> int:
         PrepCommand,
         run,
         prog="python -m data_prep.run",
-        description="Prepare a corpus: vocabulary, token ids, sentence pairs, and a report of what is in the data.",
+        description="Prepare a corpus: vocabulary, token ids, sentence pairs, a report of what is in the data.",
         examples=(
             "python -m data_prep.run --corpus notes/ --out prepared\n"
-            "python -m data_prep.run --corpus cases.jsonl --text-column body --out prepared --vocab-size 16384"
+            "python -m data_prep.run --corpus notes/ --dry-run\n"
+            "python -m data_prep.run --corpus cases.jsonl --text-column body --vocab-size 16384 --out prepared"
         ),
         argv=argv,
     )

@@ -36,7 +36,7 @@ def read_sealed(path: Path) -> dict:
         is_whole = written == _text(content).encode()
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise Damaged(f"{path} is damaged") from error
     if not is_whole:
         raise Damaged(f"{path} is damaged")
@@ -65,10 +65,12 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
         contents: compare the digests (about a second a gigabyte), not the sizes alone.
 
     Raises:
-        Damaged: one is missing, cut short, or changed.
+        Damaged: one is missing, cut short, or changed, or lies elsewhere.
     """
     for name, fact in facts.items():
         path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise Damaged(f"{path} lies outside of its folder")
         if not path.is_file():
             raise Damaged(f"{path} is missing")
         size = path.stat().st_size

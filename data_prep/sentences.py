@@ -33,6 +33,9 @@ LANGUAGES = frozenset(
     """.split()
 )
 
+END_MARKS = ".!?…‽؟۔।॥።။។։。！？｡:;\"”’»)"
+"""Characters that a finished line ends with."""
+
 # An end mark, then closing quotes and brackets; _plain_split looks at what follows. Scripts written without
 # spaces end a sentence with the mark alone.
 _END = re.compile(r"""(?:[.!?…‽؟۔।॥።။។։]["'”’»)\]]*(?=\s)|[。！？｡]["'”’』」）]*)\s*""")
@@ -45,10 +48,10 @@ def split(lines: list[str], language: str = "en", rule: str = "sentence") -> lis
     Args:
         lines: non-empty lines of the document.
         language: a code that `check_language` accepts ("de", "de-AT", "DE"); chooses the abbreviations.
-        rule: "sentence" (every line is one already) or "paragraph" (lines are split further).
+        rule: "sentence" (every line is one already), "paragraph" or "wrapped" (lines are split further).
 
     Returns:
-        Non-empty pieces without white space at their ends. With "paragraph" each run of white space inside
+        Non-empty pieces without white space at their ends. Where lines are split each run of white space inside
         becomes one space; no other character is changed, lost or added.
 
     Raises:

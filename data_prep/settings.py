@@ -1,7 +1,7 @@
 """What a person may decide about the preparation of a corpus."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from .errors import PrepError
 
@@ -10,30 +10,42 @@ from .errors import PrepError
 class PrepSettings:
     """From text to ids: these settings decide vocabulary, documents and sentences."""
 
+    groups: ClassVar = {
+        "text": ("corpus", "validation_corpus", "document", "line", "language", "encoding", "text_column",
+                 "group_column", "show_text", "workers"),
+        "vocabulary": ("vocab_size", "min_documents", "lowercase", "strip_accents", "tokenizer", "extend_vocab"),
+    }  # fmt: skip
+
     corpus: tuple[str, ...] = ("builtin",)
-    """Text to learn from: files (.txt .jsonl .csv .tsv .parquet, also .gz), folders, globs, hub:owner/name, builtin."""
+    """Text to learn from: files (.txt .jsonl .csv .tsv .parquet, .gz), folders, globs, hub:owner/name, builtin."""
     validation_corpus: tuple[str, ...] = ()
     """Text to evaluate on. Without it some of the documents are held out."""
     document: Literal["auto", "file", "blank-line", "line"] = "auto"
     """What a document is in .txt files."""
-    line: Literal["auto", "sentence", "paragraph"] = "auto"
-    """What a line is: one sentence, or a paragraph to be split into sentences."""
+    line: Literal["auto", "sentence", "paragraph", "wrapped"] = "auto"
+    """What a line is: a sentence, a paragraph (to be split), wrapped (to be joined up to a blank line, and split)."""
     language: str = "en"
     """Language code for sentence splitting."""
     encoding: str = "utf-8"
     """Encoding of the text files."""
     text_column: str | None = None
-    """Column that holds the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
+    """Column of the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
     group_column: str | None = None
-    """Column whose equal values must stay on one side of the held-out split (a patient, a case)."""
+    """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
     tokenizer: str | None = None
     """Use this tokenizer (a folder, or a vocab.txt) and train none."""
+    extend_vocab: int = 0
+    """Entries to add to --tokenizer, or to that of --init-from: those that shorten the text most."""
     vocab_size: int | Literal["auto"] = "auto"
-    """Size of the vocabulary, a multiple of 64. auto: 8,192 under 20 MB of text, 16,384 under 200 MB, else 30,528."""
+    """A multiple of 64. auto: 8,192 entries under 20 MB of text, 16,384 under 200 MB, else 30,528."""
+    min_documents: int = 1
+    """Documents (or groups of --group-column) that an entry must occur in; rarer names are spelled in pieces."""
     lowercase: bool = True
     """Lower-case the text."""
     strip_accents: bool = False
     """Remove accents (this also takes Korean syllables apart)."""
+    show_text: Literal["yes", "no"] = "yes"
+    """no: nothing of the text on the screen, in the log or in the report."""
     workers: int | Literal["auto"] = "auto"
     """Processes that encode. auto: one a core. The result does not depend on it."""
 
@@ -43,12 +55,17 @@ class PrepSettings:
             raise PrepError(f"--vocab-size {self.vocab_size} is not a multiple of 64 from 128 on: use {near}")
         if self.tokenizer is not None:
             default = PrepSettings()
-            for name in ("vocab_size", "lowercase", "strip_accents"):
+            names = ("vocab_size", "lowercase", "strip_accents", *(() if self.extend_vocab else ("min_documents",)))
+            for name in names:
                 if getattr(self, name) != getattr(default, name):
                     option = name.replace("_", "-")
                     raise PrepError(f"--{option} stands beside --tokenizer, which brings its own: leave one out")
         if self.group_column is not None and self.validation_corpus:
             raise PrepError("--group-column stands beside --validation-corpus, so nothing is split: leave one out")
+        if not 0 <= self.extend_vocab <= 100_000:
+            raise PrepError(f"--extend-vocab {self.extend_vocab} is out of range: give a number of entries, as 2000")
+        if self.min_documents < 1:
+            raise PrepError(f"--min-documents {self.min_documents} is less than 1: give a number of documents")
         if isinstance(self.workers, int) and self.workers < 1:
             raise PrepError(f"--workers {self.workers} is less than 1: give the number of processes, or auto")
 
@@ -56,6 +73,8 @@ class PrepSettings:
 @dataclass(frozen=True)
 class ExampleSettings:
     """From ids to examples: these settings decide pairs and masks."""
+
+    groups: ClassVar = {"pairs and masks": ("sequence_length", "masking", "seed")}
 
     sequence_length: int = 128
     """Most tokens of an example, special tokens included."""
@@ -79,9 +98,13 @@ class PrepCommand:
     """Folder to write."""
     static_masks: int = 0
     """Also write so many masked copies of the corpus, for the BertForPreTraining of transformers."""
+    dry_run: bool = False
+    """Read a sample, print the rules found, three examples and the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
     examples: ExampleSettings = field(default_factory=ExampleSettings)
 
     def __post_init__(self):
+        if self.prep.extend_vocab and self.prep.tokenizer is None:
+            raise PrepError("--extend-vocab has nothing to extend: give the --tokenizer of an existing BERT")
         if self.static_masks < 0:
             raise PrepError(f"--static-masks {self.static_masks} is negative: give the number of copies, or 0 for none")

@@ -15,6 +15,7 @@ import numpy as np
 
 from .corpus import Document
 from .errors import PrepError
+from .text_checks import TextChecks
 
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
 BYTES_PER_TOKEN = 5
@@ -50,11 +51,11 @@ class Split:
         return int(np.count_nonzero(self.role == DUPLICATE))
 
 
-def record_documents(documents: Iterable[Document], path: Path) -> int:
+def record_documents(documents: Iterable[Document], path: Path, checks: TextChecks | None = None) -> int:
     """Write a record for each document: 128 bits of its content's hash, its place in the hash order, its size.
 
     The place in the order is the hash of the group where documents have one, so that a group stays together.
-    Returns the number of documents.
+    Returns the number of documents; `checks` gets each.
     """
     count = 0
     with open(path, "wb") as file:
@@ -66,6 +67,8 @@ def record_documents(documents: Iterable[Document], path: Path) -> int:
                 order = hashlib.blake2b(document.group.encode("utf-8", "surrogatepass"), digest_size=8).digest()
             file.write(content + order + len(text).to_bytes(8, "little"))
             count += 1
+            if checks:
+                checks.add(document.lines, text)
     return count
 
 

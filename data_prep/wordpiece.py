@@ -17,10 +17,10 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from .errors import PrepError
-from .files import write_text
+from .files import leads_out, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SIZE_MULTIPLE = 64
+SIZE_MULTIPLE, LEAST_SIZE = 64, 128
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
 _CHUNK = 1 << 16  # characters handed to the trainer at once
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -30,7 +30,12 @@ Texts = Callable[[], Iterable[str]]
 
 
 def train_vocabulary(
-    texts: Texts, vocab_size: int | None = None, *, lowercase: bool = True, strip_accents: bool = False
+    texts: Texts,
+    vocab_size: int | None = None,
+    *,
+    lowercase: bool = True,
+    strip_accents: bool = False,
+    keep: Callable[[list[str]], list[str]] | None = None,
 ) -> list[str]:
     """Train a WordPiece vocabulary; the same texts and options give the same list on every machine.
 
@@ -38,6 +43,7 @@ def train_vocabulary(
     list begins with the five special tokens ([PAD] is 0); letters, continuing letters, joined pieces follow.
     With `vocab_size` the list has that length; with None the length follows from the amount of text, shrinks
     to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
+    `keep` gives those of the entries that may stay; as many are trained that there should be enough.
     Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
     Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
     """
@@ -49,13 +55,16 @@ def train_vocabulary(
         raise PrepError(
             "no character occurs twice in the text, so no vocabulary can be trained: give more text"
         )
-    vocabulary = _join_pairs(texts(), size, letters, continuing, normalizer)
+    if keep is None:
+        vocabulary = _join_pairs(texts(), size, letters, continuing, normalizer)
+    else:
+        vocabulary = keep(_join_pairs(texts(), 2 * size, letters, continuing, normalizer))[:size]
     if vocab_size is None:
         fill = -len(vocabulary) % SIZE_MULTIPLE
         return vocabulary + [f"[unused{i}]" for i in range(fill)]
     if len(vocabulary) < vocab_size:
         supported = len(vocabulary) // SIZE_MULTIPLE * SIZE_MULTIPLE
-        remedy = f"{supported} (or auto)" if supported else "auto"
+        remedy = f"{supported} (or auto)" if supported >= LEAST_SIZE else "auto"
         raise PrepError(
             f"the text supports only {len(vocabulary)} WordPiece entries, "
             f"fewer than --vocab-size {vocab_size}: use --vocab-size {remedy}"
@@ -106,23 +115,33 @@ def _alphabet(
 
     A character that is always a word of its own (punctuation, Chinese) needs no continuing form.
     """
-    normalised: dict[str, int] = {}
-    for code in np.flatnonzero(counts):
-        for letter in normalizer.normalize_str(chr(code)):
-            if not letter.isspace():
-                normalised[letter] = normalised.get(letter, 0) + int(counts[code])
+    normalised = normalised_counts(counts, normalizer.normalize_str)
     frequent = sorted(
         (letter for letter, n in normalised.items() if n >= 2), key=lambda c: (-normalised[c], c)
     )
-    splitter = pre_tokenizers.BertPreTokenizer()
     letters, continuing = [], []
     for letter in frequent[: max(1000, size // 4)]:
-        continues = len(splitter.pre_tokenize_str(normalizer.normalize_str("a" + letter))) == 1
+        continues = continues_word(letter, normalizer.normalize_str)
         if len(SPECIAL_TOKENS) + len(letters) + len(continuing) + 1 + continues > size:
             break
         letters.append(letter)
         continuing += ["##" + letter] * continues
     return sorted(letters), sorted(continuing)
+
+
+def normalised_counts(counts: np.ndarray, normalise: Callable[[str], str]) -> dict[str, int]:
+    """How often each letter occurs after normalisation, from counts of code points: int64 [0x110000]."""
+    normalised: dict[str, int] = {}
+    for code in np.flatnonzero(counts):
+        for letter in normalise(chr(code)):
+            if not letter.isspace():
+                normalised[letter] = normalised.get(letter, 0) + int(counts[code])
+    return normalised
+
+
+def continues_word(letter: str, normalise: Callable[[str], str]) -> bool:
+    """Whether a letter can stand within a word, and is not a word of its own, as punctuation and Chinese are."""
+    return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalise("a" + letter))) == 1
 
 
 def _join_pairs(
@@ -218,6 +237,20 @@ class WordPieceTokenizer:
         encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def extended(self, entries: Sequence[str]) -> "WordPieceTokenizer":
+        """The same with further entries behind its own."""
+        vocabulary = (*self.vocabulary, *entries)
+        return WordPieceTokenizer(vocabulary, self.lowercase, self.strip_accents, self.split_chinese)
+
+    def begins_with(self, other: "WordPieceTokenizer") -> bool:
+        """Whether this is the other one, or that extended."""
+        entries = self.vocabulary[other.vocab_size :]
+        return self.digest() == other.extended(entries).digest()
+
+    def normalise(self, text: str) -> str:
+        """The text as the vocabulary sees it: cleaned, in lower case where that is asked for."""
+        return self._tokenizer.normalizer.normalize_str(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -261,6 +294,10 @@ class WordPieceTokenizer:
         else:
             source, vocabulary, options = path, _read_vocabulary(path), {}
         _check_vocabulary(vocabulary, source)
+        options = {name: value for name, value in options.items() if value is not None or name == "strip_accents"}
+        for name, value in options.items():
+            if not isinstance(value, bool | None):
+                raise PrepError(f"{path}: {name} is {value!r:.40}, not true or false: restore the file that says so")
         lower = options.get("do_lower_case", lowercase)
         if lower is None:
             lower = _unchanged(vocabulary, lowercase=True, strip_accents=False)
@@ -279,6 +316,9 @@ def _unchanged(vocabulary: Sequence[str], lowercase: bool, strip_accents: bool) 
 def _read_folder(folder: Path) -> tuple[Path, list[str], dict[str, Any]]:
     """The file the vocabulary came from, the vocabulary, and the options that the folder states."""
     config_file, full, plain = (folder / n for n in ("tokenizer_config.json", "tokenizer.json", "vocab.txt"))
+    for path in (config_file, full, plain):
+        if leads_out(path):
+            raise PrepError(f"{path} is a link out of its folder: copy the file itself into the folder")
     config = _read_json(config_file) if config_file.exists() else {}
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
     options = {name: config[name] for name in names if name in config}
@@ -299,6 +339,16 @@ def _read_folder(folder: Path) -> tuple[Path, list[str], dict[str, Any]]:
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     content = _read_json(path)
+    try:
+        return _interpreted(path, content)
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise PrepError(
+            f"{path} is not a tokenizer in the form of transformers: restore it, or train a vocabulary"
+        ) from None
+
+
+def _interpreted(path: Path, content: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The vocabulary and the options of a tokenizer.json; raises what Python raises where its form is another."""
     parts = {name: content.get(name) or {} for name in ("model", "normalizer", "pre_tokenizer")}
     # Files written before 2021 leave the model's type out; only WordPiece has this field.
     untyped = "WordPiece" if "max_input_chars_per_word" in parts["model"] else None
@@ -339,6 +389,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise PrepError(
             f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary"
         ) from None
+    except (ValueError, RecursionError):
+        raise PrepError(f"{path} is not JSON that can be read: restore it, or train a vocabulary") from None
     if not isinstance(content, dict):
         raise PrepError(f"{path} does not hold a JSON object: restore it, or train a vocabulary")
     return content

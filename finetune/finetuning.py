@@ -174,7 +174,7 @@ class Results:
         report.write_confusion_csv(matrix, self.dataset.labels, self.out / "confusion.csv")
         title = f"{self.shown} texts, seed {self.best['seed']}"
         report.draw_confusion(matrix, self.dataset.labels, self.out / "confusion.png", title)
-        write_text(self.out / "mistakes.md", report.mistakes_markdown(worst))
+        write_text(self.out / "mistakes.md", report.mistakes_markdown(worst, self.settings.show_text == "yes"))
         write_json(self.out / "results.json", results)
         self._say(results, matrix)
         return results

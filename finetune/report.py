@@ -172,14 +172,15 @@ def mistakes(
     return found
 
 
-def mistakes_markdown(found: Sequence[Mistake]) -> str:
+def mistakes_markdown(found: Sequence[Mistake], with_text: bool = True) -> str:
     """Mistakes as a Markdown list; whatever comes from the data stands in code spans, which nothing can break."""
     lines = ["# Most confident mistakes", ""]
     for mistake in found:
         names = f"gold {_code(mistake.gold)}, predicted {_code(mistake.predicted)}"
         lines += [f"- {_code(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
-        lines += [f"  text: {_code(mistake.text)}", ""]
-        if mistake.text_pair is not None:
+        if with_text:
+            lines += [f"  text: {_code(mistake.text)}", ""]
+        if with_text and mistake.text_pair is not None:
             lines += [f"  second text: {_code(mistake.text_pair)}", ""]
     return "\n".join(lines if found else [*lines, "None: no text was given a wrong class.", ""])
 

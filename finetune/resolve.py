@@ -16,7 +16,10 @@ from .errors import FinetuneError
 from .settings import FinetuneSettings
 
 # These do not decide the result of a seed.
-MAY_DIFFER = {"out", "resume", "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "seeds"}
+MAY_DIFFER = {
+    "out", "resume", "dry_run", "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "seeds",
+    "show_text",
+}  # fmt: skip
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and the most for narrow models: at 128, 1e-3 was
 # better than 5e-4 (one run each). The widths between follow a rule that was not compared with others.
 _RATE_AT_768, _LARGEST_RATE = 5e-5, 1e-3

@@ -1,5 +1,6 @@
 """The stage: a pretrained BERT and labelled texts -> a classifier with its results. `python -m finetune.run`"""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,9 +18,14 @@ python -m finetune.run --model runs/notes/final --train labels.csv --compare scr
 def run(settings: FinetuneSettings) -> None:
     """`python -m finetune.run`. Torch is imported only now, so that --help and bad arguments answer at once."""
     from .compare import compare
+    from .dry_run import dry_run
     from .finetuning import finetune
 
-    if settings.compare:
+    if settings.dry_run:
+        # One process of several makes the plan.
+        if os.environ.get("RANK", "0") == "0":
+            dry_run(settings)
+    elif settings.compare:
         compare(settings)
     else:
         finetune(settings)

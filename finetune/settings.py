@@ -1,7 +1,7 @@
 """What a person may decide about fine-tuning."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pretrain.settings import LoopSettings
 
@@ -14,6 +14,15 @@ SCRATCH = "scratch"
 class FinetuneSettings(LoopSettings):
     """Settings of `python -m finetune.run`. Defaults are those of the BERT paper (section A.3), but the learning rate
     grows as the model gets smaller, and the number of epochs as the set does."""
+
+    groups: ClassVar = {
+        "what to train": ("model", "train", "validation", "test", "out", "budget", "seeds", "compare", "from_scratch",
+                          "dry_run"),
+        "texts": ("text_column", "label_column", "encoding", "skip_bad_rows", "sequence_length", "long_text",
+                  "show_text"),
+        "what counts": ("metric", "patience", "class_weights", "hidden_layers", "freeze_encoder", "seed"),
+        **LoopSettings.groups,
+    }  # fmt: skip
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
@@ -40,6 +49,9 @@ class FinetuneSettings(LoopSettings):
     """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
     overlapping windows whose probabilities are averaged."""
 
+    show_text: Literal["yes", "no"] = "yes"
+    """no: mistakes.md names the places of texts, not the texts."""
+
     seeds: int = 1
     """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best."""
     seed: int = 1
@@ -60,6 +72,8 @@ class FinetuneSettings(LoopSettings):
     """Further models for one table: folders, or "scratch" for --model with nothing pretrained. TF-IDF with logistic
     regression and the most frequent class stand beside them."""
 
+    dry_run: bool = False
+    """Read the rows, do a few steps, print three examples and the plan, and stop."""
     budget: str = "auto"
     """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until 600 steps are
     done, but at most 10epochs)."""

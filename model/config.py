@@ -21,6 +21,11 @@ PRESETS = {
 """Name -> (layers, hidden size); heads are hidden / 64, the feed-forward 4 * hidden (Turc et al. 2019)."""
 
 
+# No BERT is near these; what a damaged or hostile file asks for is refused before it takes memory or time.
+_LARGEST_SIZE = 100_000_000
+_LARGEST = {"num_hidden_layers": 1_000, "classifier_hidden_layers": 100, "num_labels": 1_000_000}
+
+
 class ModelError(ValueError):
     """A model that cannot be built, read or run as asked; says what is wrong, where, and what to do."""
 
@@ -96,9 +101,11 @@ class BertConfig:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         smallest = dict.fromkeys((*sizes, "max_position_embeddings", "type_vocab_size", "num_labels"), 1)
         for name, least in (smallest | {"classifier_hidden_layers": 0}).items():
-            value = getattr(self, name)
+            value, most = getattr(self, name), _LARGEST.get(name, _LARGEST_SIZE)
             if not _is_integer(value) or value < least:
-                raise ModelError(f"{name} is {value!r}; give a whole number of at least {least}.")
+                raise ModelError(f"{name} is {value!r:.40}; give a whole number of at least {least}.")
+            if value > most:
+                raise ModelError(f"{name} is {float(value):.3g}, over the limit of {most:,}; is config.json damaged?")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             if name == "classifier_dropout" and value is None:

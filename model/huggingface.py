@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .config import BertConfig, ModelError
 from .encoder import initialise_parameter
-from .weights import StoredWeights, open_weights
+from .weights import StoredWeights, check_place, open_weights
 
 _MODULES = {
     "bert.embeddings.word": "bert.embeddings.word_embeddings",
@@ -136,13 +136,14 @@ def read_config(folder: Path) -> BertConfig:
     path = folder / "config.json"
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. Give a local model folder; nothing is downloaded.")
+    check_place(path)
     if not path.is_file():
         raise ModelError(
             f"{path} is missing, so {folder} is not a model folder. Give the folder that holds config.json."
         )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelError(
             f"{path} cannot be read as JSON ({error}). Copy it again from where the model came from."
         ) from None

@@ -35,6 +35,8 @@ def open_weights(folder: Path) -> StoredWeights:
     single, index, pickled = (
         folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     )
+    for path in (single, index, pickled):
+        check_place(path)
     if single.is_file():
         return _from_safetensors(single, [single])
     if index.is_file():
@@ -45,6 +47,16 @@ def open_weights(folder: Path) -> StoredWeights:
         f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the "
         "folder again."
     )
+
+
+def check_place(path: Path) -> None:
+    """Raise ModelError where a file of a model folder is a link out of it.
+
+    The cache of the Hub keeps its files so, in "blobs" two folders above; those are taken.
+    """
+    place, folder = path.resolve(), path.parent.resolve()
+    if not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs":
+        raise ModelError(f"{path} is a link out of its folder, to {place}. Copy the file itself into the folder.")
 
 
 def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
@@ -73,9 +85,10 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         files = [index.parent / Path(name).name for name in names]
-    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+    except (ValueError, OSError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}") from None
     for file in files:
+        check_place(file)
         if not file.is_file():
             raise ModelError(f"{file}, named by {index.name}, is missing. Copy the whole folder again.")
     return files

@@ -20,6 +20,7 @@ from .checkpoint import read_state
 from .distributed import World
 from .errors import PretrainError
 from .evaluate import Evaluation
+from .extension import extended, lengthened
 from .initialisation import start_positions
 from .objective import PretrainingObjective
 from .optimizer import Optimizer, Schedule
@@ -78,8 +79,14 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
     torch.manual_seed(settings.examples.seed)
     length = settings.examples.sequence_length
     if settings.init_from:
-        check_tokenizer(WordPieceTokenizer.load(settings.init_from), settings.init_from, prepared)
+        tokenizer = WordPieceTokenizer.load(settings.init_from)
+        check_tokenizer(tokenizer, settings.init_from, prepared)
         model = open_model(settings.init_from, **_dropout(settings))
+        if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
+            model = extended(model, tokenizer, prepared.tokenizer)
+        if (longest := model.config.max_position_embeddings) < length:
+            print(f"{settings.init_from} reads {longest} tokens: it gets positions for {length}.", flush=True)
+            model = lengthened(model, length)
         check_model(model, settings.init_from, prepared, length)
         return model
     size = prepared.tokenizer.vocab_size
@@ -92,8 +99,8 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
 
 
 def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:
-    """Refuse a model whose tokenizer is not the one the corpus was prepared with."""
-    if tokenizer.digest() != prepared.tokenizer.digest():
+    """Refuse a model whose tokenizer is not the one the corpus was prepared with, extended or not."""
+    if not prepared.tokenizer.begins_with(tokenizer):
         raise PretrainError(
             f"the tokenizer of {folder} is not the one that {prepared.folder} was prepared with: prepare the corpus "
             f"with --tokenizer {folder}"

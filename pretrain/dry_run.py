@@ -7,13 +7,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
 from data_prep.packing import Examples
 from data_prep.preparation import prepare_sample, say
 from data_prep.prepared import PreparedCorpus
@@ -22,14 +23,17 @@ from model import parameter_count
 from .batches import Batches, ExampleStream, Position
 from .budget import Budget
 from .build import bare_run, make_data, make_model, make_objective
+from .checkpoint import num_bytes
 from .distributed import World
+from .measured import nearest
 from .pretraining import base_config, with_batch_size
 from .progress import clock
 from .resolve import resolve
 from .settings import PretrainSettings
 from .step import step
+from .training_run import Run
+from .trouble import too_large
 
-SAMPLE_BYTES = 2_000_000
 # The first step warms up (memory, kernels); the second is timed.
 STEPS = 2
 # The longest examples of so many steps make the step that needs the most memory.
@@ -62,8 +66,34 @@ def dry_run(settings: PretrainSettings) -> None:
         batches.draw()
         step(run, batches)
         found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
-    amount = f"{'at least' if share is None else 'about'} {corpus_tokens:,} tokens"
-    _print_plan(settings, model, found, seconds, tokens_a_step, corpus_tokens / content_a_step, amount)
+        if not settings.prepared:
+            show_examples(prepared)
+        on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
+    corpus = CorpusSize(corpus_tokens, share is None, on_disk)
+    _print_plan(settings, run, found, Speed(seconds, tokens_a_step, corpus_tokens / content_a_step), corpus)
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    """A whole corpus, as its sample has it."""
+
+    tokens: int
+    is_least: bool
+    """Whether there may be more: the size of the whole is not known."""
+    bytes: float
+    """On disk, prepared; 0 where it is there already."""
+
+    def __str__(self) -> str:
+        return f"{'at least' if self.is_least else 'about'} {self.tokens:,} tokens"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a step takes, and does."""
+
+    seconds: float
+    tokens: float
+    steps_an_epoch: float
 
 
 class Rehearsal:
@@ -96,32 +126,39 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
 
 
-def _print_plan(settings, model, found, seconds, tokens_a_step, steps_an_epoch, amount) -> None:
-    budget = Budget.parse(settings.budget)
+def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed, corpus: CorpusSize) -> None:
+    budget, parameters = Budget.parse(settings.budget), parameter_count(run.model.config)
     needed, free = needed_memory(settings.device), free_memory(settings.device)
     steps = {
-        "seconds": budget.amount / seconds,
+        "seconds": budget.amount / speed.seconds,
         "steps": budget.amount,
-        "epochs": budget.amount * steps_an_epoch,
-        "tokens": budget.amount / tokens_a_step,
+        "epochs": budget.amount * speed.steps_an_epoch,
+        "tokens": budget.amount / speed.tokens,
     }[budget.unit]
+    seconds = budget.amount if budget.unit == "seconds" else steps * speed.seconds
+    weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
+    # The latest ones, the best, and the one that is being written; then the model alone.
+    checkpoints = (settings.keep_checkpoints + 2) * (weights + state) + weights
     rows = [
-        ("model", f"{parameter_count(model.config):,} parameters"),
-        ("corpus", f"{amount}, {steps_an_epoch:,.0f} steps an epoch"),
+        ("model", f"{parameters:,} parameters"),
+        ("corpus", f"{corpus}, {speed.steps_an_epoch:,.0f} steps an epoch"),
         ("budget", settings.budget),
-        ("steps", f"about {steps:,.0f} of {settings.batch_size} examples ({steps / steps_an_epoch:.1f} epochs)"),
-        ("tokens", f"about {steps * tokens_a_step:,.0f}"),
-        ("speed", f"{tokens_a_step / seconds:,.0f} tokens/s, {seconds:.2f} s a step"),
+        ("steps", f"about {steps:,.0f} of {settings.batch_size} examples ({steps / speed.steps_an_epoch:.1f} epochs)"),
+        ("tokens", f"about {steps * speed.tokens:,.0f}"),
+        ("speed", f"{speed.tokens / speed.seconds:,.0f} tokens/s, {speed.seconds:.2f} s a step"),
         ("arithmetic", f"{settings.precision} on {settings.device}"),
-        ("time", clock(budget.amount if budget.unit == "seconds" else steps * seconds)),
+        ("time", clock(seconds)),
         ("memory", f"about {needed / 1e9:.1f} GB"),
+        ("disk", f"about {(corpus.bytes + checkpoints) / 1e9:.2f} GB"),
         ("first held-out MLM loss", f"{found['mlm_loss']:.2f} (word frequencies: {found['unigram_entropy']:.2f})"),
+        ("nearest run measured", str(nearest(corpus.tokens, seconds)) if settings.device == "cpu" else "none on a GPU"),
     ]
     say("\nThe plan (nothing was kept):")
     for name, value in rows:
         say(f"  {name:<24}{value}")
-    if warning := memory_warning(needed, free, settings.micro_batch_tokens):
-        say(warning)
+    for warning in (memory_warning(needed, free, settings.micro_batch_tokens), too_large(parameters, corpus.tokens)):
+        if warning:
+            say(warning)
 
 
 def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str | None:

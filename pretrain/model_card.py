@@ -1,42 +1,79 @@
-"""README.md of a model folder: what it is, how it came about, how good it is, how to use it."""
+"""README.md of a model folder: what it is, how it came about, how good it is, how to use it. No text and no path."""
 
-from model import BertConfig
+import re
+from collections.abc import Iterable, Sequence
+
+from model import BertConfig, parameter_count
+
+from .settings import PretrainSettings
+
+_SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
+             "dropout", "precision")  # fmt: skip
 
 
-def model_card(config: BertConfig, prepared: dict, results: dict, language: str) -> str:
+def model_card(config: BertConfig, prepared: dict, results: dict, settings: PretrainSettings) -> str:
     """The model card, with the metadata block that model hubs read.
 
     Args:
         prepared: the manifest of the prepared corpus.
         results: content of results.json.
+        settings: resolved.
     """
     found = results["validation"]
-    size = f"{config.num_hidden_layers} layers x {config.hidden_size}"
+    with_pairs = found["nsp_accuracy"] is not None
     rows = [
         ("MLM loss (nats)", f"{found['mlm_loss']:.3f}", f"{found['unigram_entropy']:.3f} (word frequencies)"),
+        ("MLM perplexity", f"{found['mlm_perplexity']:,.1f}", ""),
         ("MLM accuracy", f"{found['mlm_accuracy']:.3f}", f"{found['most_frequent_accuracy']:.3f} (one word)"),
     ]
-    if found["nsp_accuracy"] is not None:
+    if with_pairs:
         rows.append(("NSP accuracy", f"{found['nsp_accuracy']:.3f}", f"{found['nsp_majority']:.3f} (majority)"))
-    objective = "masked words" if found["nsp_accuracy"] is None else "masked words and next sentences"
-    table = "\n".join(f"| {name} | {value} | {baseline} |" for name, value, baseline in rows)
+    train, validation = prepared["train"], prepared["validation"]
+    examples = settings.examples
+    chosen = {name: getattr(settings, name) for name in _SETTINGS}
+    chosen |= {"sequence_length": examples.sequence_length, "masking": examples.masking, "seed": examples.seed}
+    start = "from an existing BERT" if settings.init_from else "from scratch"
+    objective = "masked words (MLM) and next sentences (NSP)" if with_pairs else "masked words (MLM)"
+    metrics = [("loss", "mlm_loss"), ("perplexity", "mlm_perplexity"), ("accuracy", "mlm_accuracy")]
     return f"""---
 library_name: transformers
 pipeline_tag: fill-mask
-language: {language}
+language: "{_language(prepared)}"
 tags: [bert, fill-mask, domain-bert]
+model-index:
+- name: a BERT of its own domain
+  results:
+  - task: {{type: fill-mask}}
+    dataset: {{type: private, name: held-out documents of the corpus}}
+    metrics:
+{_lines("    - {{type: {0}, value: {1:.4f}}}", [(kind, found[name]) for kind, name in metrics])}
 ---
 
 # A BERT of its own domain
 
-{size}, vocabulary {config.vocab_size:,}, sequences of up to {config.max_position_embeddings} tokens. Pretrained with
-{objective} on
-{prepared["train"]["tokens"]:,} tokens in {prepared["train"]["documents"]:,} documents: {results["steps"]:,} steps,
-{results["tokens"]:,} tokens computed.
+{config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads,
+{parameter_count(config):,} parameters, vocabulary {config.vocab_size:,}, sequences of up to
+{config.max_position_embeddings} tokens. Pretrained {start} with {objective}.
+
+## Data
+
+{train["tokens"]:,} tokens in {train["documents"]:,} documents to learn from, {validation["tokens"]:,} tokens in
+{validation["documents"]:,} documents held out. {results["steps"]:,} steps, {results["tokens"]:,} tokens computed,
+{results["processes"]} process{"es" if results["processes"] > 1 else ""}.
+
+## Results
 
 | on held-out text | this model | baseline |
 |---|---|---|
-{table}
+{_lines("| {0} | {1} | {2} |", rows)}
+
+## Settings
+
+| setting | value |
+|---|---|
+{_lines("| {0} | {1} |", chosen.items())}
+
+## Use
 
 ```python
 from transformers import pipeline
@@ -45,5 +82,20 @@ fill = pipeline("fill-mask", model="path/to/this/folder")
 print(fill("One word is [MASK] here."))
 ```
 
-It knows the text it was trained on and little else, and repeats whatever bias that text has.
+## Limits
+
+It knows the text it was trained on and little else, and repeats whatever bias and errors that text has. It may have
+kept names and phrases of it: who may not read the text should not get the model unasked. It is a start for fine-tuning,
+not a source of facts.
 """
+
+
+def _language(prepared: dict) -> str:
+    """The language of the corpus as hubs write it, without a region."""
+    code = str(prepared["identity"].get("language")).lower().replace("_", "-").split("-")[0]
+    return code if re.fullmatch("[a-z]{2,3}", code) else "und"
+
+
+def _lines(form: str, rows: Iterable[Sequence]) -> str:
+    """The rows in this form, a line each."""
+    return "\n".join(form.format(*row) for row in rows)

@@ -43,6 +43,7 @@ from .progress import MetricsFile, Progress, Silence, results_table, summary
 from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve
 from .settings import PretrainSettings
 from .training_run import Counters, Run
+from .trouble import Trouble, too_large
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
             "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
@@ -128,6 +129,7 @@ class Pretraining:
         self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective, world)
         self.settings = with_batch_size(settings, self.evaluation)
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
+        self.trouble = Trouble(settings.evaluations)
 
     def run(self) -> None:
         if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest)):
@@ -217,10 +219,12 @@ class Pretraining:
 
     def _progress(self, state: dict) -> Progress:
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
-        return Progress(metrics, self.settings.log_every, summary, self._draw)
+        return Progress(metrics, self.settings.log_every, summary, self._after_evaluation)
 
-    def _draw(self, rows: list[dict]) -> None:
+    def _after_evaluation(self, rows: list[dict]) -> None:
         draw_curves(rows, self.out / "curves.png")
+        for sentence in self.trouble.found(rows):
+            say(sentence)
 
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""
@@ -231,6 +235,8 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
+        if warning := too_large(parameter_count(config), self.prepared.manifest["train"]["tokens"]):
+            say(warning)
         if run.world.size > 1:
             say(f"{run.world.size} processes share each step.")
         if run.schedule.restart and run.schedule.restart == run.amount_used():
@@ -250,7 +256,7 @@ class Pretraining:
             "budget": self.settings.budget,
             "prepared": self.prepared.digest,
         }
-        card = model_card(run.model.config, self.prepared.manifest, results, self.settings.prep.language)
+        card = model_card(run.model.config, self.prepared.manifest, results, self.settings)
         with whole_folder(self.out / "final", num_bytes(run.model.parameters())) as folder:
             save_model_folder(run.model, self.prepared.tokenizer, folder, card)
         write_json(self.out / "results.json", results)

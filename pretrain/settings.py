@@ -1,7 +1,7 @@
 """What a person may decide about a training run."""
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
 from data_prep.settings import ExampleSettings, PrepSettings
 
@@ -21,8 +21,16 @@ _RANGES = {
 class LoopSettings:
     """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
 
+    groups: ClassVar = {
+        "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
+                          "dropout"),
+        "the machine": ("device", "precision", "micro_batch_tokens"),
+        "while it runs": ("evaluations", "checkpoint_every", "keep_checkpoints", "log_every", "resume",
+                          "detect_anomaly"),
+    }  # fmt: skip
+
     budget: str = "auto"
-    """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m on the built-in corpus, else 30m."""
+    """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
     batch_size: int | Literal["auto"] = "auto"
     """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
@@ -46,7 +54,7 @@ class LoopSettings:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
     evaluations: int = 10
-    """Held-out evaluations during the run, evenly over the budget; each is followed by a checkpoint."""
+    """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"
     """Time or steps between checkpoints besides."""
     keep_checkpoints: int = 2
@@ -54,9 +62,9 @@ class LoopSettings:
     log_every: int = 10
     """Steps between rows of metrics.jsonl."""
     detect_anomaly: bool = False
-    """Look at what every module computes and stop at the first number that is not finite, naming the module; slower."""
+    """Stop at the first number that is not finite, naming the module that computed it; slower."""
     resume: Literal["auto", "never"] = "auto"
-    """auto: go on with a run of the same settings found in the output folder; never: refuse a used folder."""
+    """auto: go on with a run of the same settings found in --out; never: refuse a used folder."""
 
     def __post_init__(self):
         if self.budget != "auto":
@@ -79,19 +87,24 @@ class LoopSettings:
 class PretrainSettings(LoopSettings):
     """Settings of `python -m pretrain.run`."""
 
+    groups: ClassVar = {
+        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "dry_run"),
+        **LoopSettings.groups,
+    }
+
     out: str = "auto"
     """Folder of the run. auto: runs/NAME OF THE CORPUS."""
     prepared: str | None = None
     """Train on this prepared corpus (a folder that data_prep wrote) and prepare nothing."""
     preset: str = "auto"
-    """Model size: tiny (2 layers x 128), micro (4x128), mini (4x256), small (4x512), medium (8x512), base (12x768),
-    large (24x1024). auto: on a CPU micro for budgets up to 10 minutes, else mini; on a GPU base."""
+    """Layers x width: tiny (2x128), micro (4x128), mini (4x256), small (4x512), medium (8x512), base (12x768), large
+    (24x1024). auto: on a CPU micro for budgets up to 10 minutes, else mini; on a GPU base."""
     init_from: str | None = None
-    """Continue from this BERT (our folder, or one of transformers); its sizes and tokenizer are kept."""
+    """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
-    """What to learn: masked words and next sentences, or masked words alone."""
+    """Masked words and next sentences, or masked words alone."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -104,6 +117,8 @@ class PretrainSettings(LoopSettings):
                 if getattr(self.prep, setting.name) != setting.default:
                     option = setting.name.replace("_", "-")
                     raise PretrainError(f"--{option} stands beside --prepared, which needs none: leave one out")
+        if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
+            raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")
         if self.init_from is not None:
             beside = {
                 "preset": self.preset != "auto",

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 from data_prep import command_line
+from finetune.dry_run import MEASURED as FINE_TUNED
+from pretrain.measured import MEASURED as PRETRAINED
 from pretrain.run import main as pretrain
 from pretrain.settings import PretrainSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*.yaml"))]
-LAUNCHER = r"(?:python|torchrun --nproc-per-node \d)"
+LAUNCHER = r"(?:python|torchrun(?: --[\w-]+ \S+)+)"
 COMMAND = re.compile(LAUNCHER + r" -m ((?:data_prep|pretrain|finetune)\.\w+)((?: [^\n#`&|]+)?)")
 
 
@@ -46,3 +48,27 @@ def test_printed_settings_are_all_settings():
     settings = PretrainSettings()
     again = command_line.from_dict(PretrainSettings, yaml.safe_load(command_line.to_yaml(settings)))
     assert again == settings
+
+
+def test_runs_that_plans_stand_beside_are_those_of_the_readme():
+    page = (ROOT / "README.md").read_text()
+    for row in PRETRAINED:
+        assert f"{row.mlm_loss:.2f}" in page and f"{row.mlm_accuracy:.1%}".replace("%", " %") in page
+    for row in FINE_TUNED:
+        line = next(line for line in page.splitlines() if f"| {row.rows:,} |" in line)
+        for number in (row.accuracy, row.macro_f1, row.from_scratch):
+            assert f"{number:.3f}" in line
+
+
+def test_the_first_commands_of_the_readme_are_run_as_printed():
+    """By .ci/run, after the installation and the tests, which are its first two."""
+    page = (ROOT / "README.md").read_text().split("## From text to a score")[1].split("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    commands = [part.strip() for line in lines for part in line.split("&&")]
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "python -m pretrain.run" in commands and "python -m finetune.run" in commands
+    for command in commands:
+        if "-m pip" not in command and not command.startswith("pip "):
+            assert command in ci, command
+    assert any("pip install" in line and "-e '.[test]'" in line for line in ci)

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep import builtin
-from data_prep.corpus import TEXT_COLUMNS
+from data_prep.corpus_rules import TEXT_COLUMNS
 from data_prep.preparation import say
+from data_prep.readers import kind_of, listing, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions
@@ -75,7 +76,7 @@ def require_columns(path: str, encoding: str, columns: Columns, train: str) -> N
     names = {name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row}
     for name in (*columns.texts, columns.label):
         if name not in names:
-            there = f"but {', '.join(sorted(names))}" if names else "and no rows"
+            there = f"but {listing(sorted(names))}" if names else "and no rows"
             raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
 
 
@@ -99,13 +100,13 @@ def find_columns(
         raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
     for option, name in [*(("--text-column", name) for name in texts), ("--label-column", label)]:
         if name is not None and name not in names:
-            near = get_close_matches(name, names, n=1, cutoff=0)[0]
-            raise FinetuneError(f'{path} has no column "{name}" but {", ".join(names)}: did you mean {option} {near}?')
+            near = listing(get_close_matches(name, names, n=1, cutoff=0))
+            raise FinetuneError(f'{path} has no column "{name}" but {listing(names)}: did you mean {option} {near}?')
     if labelled and label is None:
         label = _usual(names, LABEL_COLUMNS)
         if label is None:
             raise FinetuneError(
-                f"{path} has no column of labels that can be told by its name among {', '.join(names)}: pass "
+                f"{path} has no column of labels that can be told by its name among {listing(names)}: pass "
                 "--label-column"
             )
     if label in texts:
@@ -130,7 +131,7 @@ def _text_columns(path: str, sample: Sequence[dict[str, Any]], names: list[str],
     texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]
     if len(texts) != 1:
         raise FinetuneError(
-            f"{path}: the column of texts cannot be told by its name among {', '.join(names)}: pass --text-column with "
+            f"{path}: the column of texts cannot be told by its name among {listing(names)}: pass --text-column with "
             "one name, or two for pairs"
         )
     return (texts[0],)
@@ -170,15 +171,10 @@ def text_of(row: dict[str, Any], column: str) -> str:
     if value is None:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str):
-        raise ValueError(f'has {value!r:.40} in "{column}", which is not text')
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not text')
     if not value.strip():
         raise ValueError(f'has an empty "{column}"')
-    return _whole(value)
-
-
-def _whole(text: str) -> str:
-    """JSON can spell half of a surrogate pair, which no tokenizer takes and no file holds."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole_characters(value)
 
 
 def label_of(row: dict[str, Any], column: str) -> str:
@@ -194,8 +190,8 @@ def label_of(row: dict[str, Any], column: str) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
-        raise ValueError(f'has {value!r:.40} in "{column}", which is not a class')
-    return _whole(" ".join(str(value).split()))
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
+    return whole_characters(" ".join(str(value).split()))
 
 
 def label_names(examples: Iterable[Example]) -> list[str]:
@@ -218,12 +214,12 @@ def label_names(examples: Iterable[Example]) -> list[str]:
 def known_labels(examples: Iterable[Example], labels: Sequence[str], bad: BadRows) -> Iterator[Example]:
     """Examples of known classes; the others are bad rows."""
     known = set(labels)
-    shown = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+    shown = listing(labels, 8)
     for example in examples:
         if example.label in known:
             yield example
         else:
-            bad(example.place, f"has the label {example.label!r}, which does not occur in training ({shown})")
+            bad(example.place, f"has the label {example.label!r:.42}, which does not occur in training ({shown})")
 
 
 # --- encoding, model, objective, results

@@ -120,7 +120,7 @@ def test_defaults_are_those_of_the_classes_also_of_a_nested_factory() -> None:
             "--schedule: 'liner' is not one of linear, cosine, constant: did you mean linear?",
         ),
         (("--out", "x", "--sequence-length", "1e3"), "--sequence-length: '1e3' is not a whole number"),
-        (("--out", "x", "--learning_rate", "fast"), "--learning-rate: 'fast' is not a number or None"),
+        (("--out", "x", "--learning_rate", "fast"), "--learning-rate: 'fast' is not a number"),
         (
             ("--out", "x", "--vocab-size", "outo"),
             "--vocab-size: 'outo' is not a whole number or auto: did you mean",
@@ -330,7 +330,7 @@ def test_help_and_mistakes_answer_within_a_second(tmp_path: Path, argument: str,
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, tmp_path / "small.py", argument],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         capture_output=True,
         text=True,
     )
@@ -338,10 +338,26 @@ def test_help_and_mistakes_answer_within_a_second(tmp_path: Path, argument: str,
     assert done.returncode == code
     assert "\x1b" not in done.stdout + done.stderr
     if code == 0:
-        for part in ("What it does.", "--steps INT", "Training steps to take.", "(default: 5)", "--config"):
+        for part in ("What it does.", "--steps N", "Training steps to take. [5]", "--config"):
             assert part in done.stdout
         assert done.stdout.endswith("examples:\n  small --steps 3\n")
         assert max(map(len, done.stdout.splitlines()[1:])) <= 80  # a terminal wraps the usage line
     else:
         assert done.stderr == "error: unknown option --stops: did you mean --steps? (see --help)\n"
     assert seconds < 1.0
+
+
+@pytest.mark.parametrize("argument", ["--help", "--print-config"])
+def test_output_that_nobody_reads_on_ends_without_a_word(tmp_path: Path, argument: str) -> None:
+    (tmp_path / "small.py").write_text(SCRIPT)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "small.py", argument],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -139,17 +139,23 @@ def test_the_same_shards_give_the_same_bytes(tmp_path, shard_of):
 # Whole folders
 
 
+def small_shard(shard_of) -> Shard:
+    return shard_of([[3, 1], [2]], np.arange(10, 16, dtype=np.uint16))
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory, shard_of, small_tokenizer) -> Path:
     """A small prepared corpus, sealed."""
     folder = tmp_path_factory.mktemp("original") / "prepared"
     for part in ("train", "validation"):
-        write_shards(folder / part, numbered_shards(shard_of, [[[3, 1], [2]]], "uint16"), np.dtype(np.uint16))
+        write_shards(folder / part, [small_shard(shard_of)], np.dtype(np.uint16))
     small_tokenizer.save(folder / "tokenizer", 32)
     np.save(folder / "unigram_counts.npy", np.arange(small_tokenizer.vocab_size))
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     (folder / LOG).write_text("a date")
-    seal(folder, {"digest": "abc", "next_sentence": True, "train": {}, "validation": {}}, files)
+    numbers = {part: {"documents": 2, "tokens": 6} for part in ("train", "validation")}
+    facts = {"digest": "abc", "identity": {}, "tokenizer": small_tokenizer.digest(), "next_sentence": True}
+    seal(folder, facts | numbers, files)
     return folder
 
 
@@ -165,7 +171,7 @@ def test_a_moved_folder_opens(prepared, shard_of, small_tokenizer):
     assert corpus.next_sentence is True
     assert corpus.tokenizer.vocabulary == small_tokenizer.vocabulary
     assert corpus.unigram_counts.tolist() == list(range(small_tokenizer.vocab_size))
-    expected = rows_of(numbered_shards(shard_of, [[[3, 1], [2]]], "uint16"))
+    expected = rows_of([small_shard(shard_of)])
     assert rows_of(corpus.train) == rows_of(corpus.validation) == expected
     assert len(corpus.manifest["files"]) == 3 + 3 + 3 + 1
 

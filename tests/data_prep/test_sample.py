@@ -1,8 +1,12 @@
+import json
 import random
+import re
 
 import pytest
 
+from data_prep.dry_run import SAMPLE_BYTES
 from data_prep.preparation import prepare_sample
+from data_prep.run import main
 from data_prep.settings import ExampleSettings, PrepSettings
 
 WORDS = "the patient was given a low dose of the drug after two weeks and the liver was normal in all others".split()
@@ -55,3 +59,22 @@ def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):
     prepared, share = sample(tmp_path, [document(20, seed) for seed in range(6)])
     assert share == 1
     assert prepared.manifest["train"]["documents"] + prepared.manifest["validation"]["documents"] == 6
+
+
+def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys):
+    texts = [document(700, seed) for seed in range(120)]
+    assert sum(map(len, texts)) > 2 * SAMPLE_BYTES
+    corpus = folder(tmp_path / "corpus", texts)
+    given = [f"--corpus={corpus}", "--sequence-length=48", "--static-masks=1", "--workers=1"]
+    assert main([*given, f"--out={tmp_path / 'out'}", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert len(re.findall(r"^Example \d \(.*\): \[CLS\]", printed, re.MULTILINE)) == 3
+    assert "A document is a file" in printed and "Only" not in printed
+    assert main([*given, f"--out={tmp_path / 'out'}"]) == 0
+    facts = json.loads((tmp_path / "out" / "prep_report.json").read_text())
+    tokens = int(re.search(r"text .* MB, ([\d,]+) tokens", printed)[1].replace(",", ""))
+    assert tokens == pytest.approx(facts["train"]["tokens"] + facts["validation"]["tokens"], rel=0.1)
+    disk = int(re.search(r"disk +about ([\d,]+) MB", printed)[1].replace(",", "")) * 1e6
+    size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert disk == pytest.approx(size, rel=0.2)

@@ -240,7 +240,8 @@ DAMAGES = {
     ),
     "foreign weights": (replace_file("model.safetensors", b"PK" * 99), "model.safetensors cannot be read"),
     "vocabulary": (change_config(vocab_size=99), r"word_embeddings.weight has shape \(61, 24\).*\(99, 24\)"),
-    "absurd vocabulary": (change_config(vocab_size=10**12), r"word_embeddings.weight has shape \(61, 24\)"),
+    "absurd vocabulary": (change_config(vocab_size=10**12), "vocab_size is 1e.12, over the limit"),
+    "large vocabulary": (change_config(vocab_size=10**7), r"word_embeddings.weight has shape \(61, 24\)"),
     "fewer layers": (
         change_config(num_hidden_layers=1),
         "holds 16 tensors that config.json does not ask for",

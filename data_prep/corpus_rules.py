@@ -1,0 +1,282 @@
+"""What a document and a line are in a corpus, as told or as a look at its beginning shows."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby, islice, pairwise
+from statistics import fmean, median
+from typing import Any
+
+from .errors import PrepError
+from .readers import Meter, Source, listing, rows, text_blocks, whole_characters
+from .sentences import END_MARKS, split
+
+TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
+"""Names that a text column usually has, the most usual first."""
+
+LONG_LINE = 40
+"""Words. In one file without blank lines, lines with so many are documents of their own."""
+
+SPLIT_SHARE = 0.1
+"""Lines are sentences where fewer than this share of a sample would split further."""
+
+WRAPPED_SHARE = 0.4
+"""Lines are wrapped where so many of a sample go on in the next line."""
+
+DOCUMENTS = ("auto", "file", "blank-line", "line")
+LINES = ("auto", "sentence", "paragraph", "wrapped")
+
+_SAMPLED_FILES = 16
+_SAMPLED_ROWS = 200
+_SAMPLED_LINES = 2000
+_SAMPLED_LINE_LENGTH = 1000
+_LEAST_BREAKS = 10
+# Characters of a line that was cut by a program, and what ends sentences within one.
+_MARGINS = range(30, 200)
+_SENTENCE_ENDS = ".!?…"
+# Characters, shared by the sampled files. A megabyte would not reach the end of the first document where
+# documents are novels; this many still take a fraction of a second.
+_SAMPLED_TEXT = 8 << 20
+_LEAST_SAMPLED_TEXT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusRules:
+    """What a document and a line are in a corpus, and why."""
+
+    document: str
+    """"file", "blank-line" or "line" for text files, "row" where there are only rows."""
+    line: str
+    """"sentence", "paragraph" or "wrapped"."""
+    text_column: str | None
+    why: str
+    """In plain words, one sentence on each line: the document (of each kind of source), then the line."""
+
+    def sentences(self) -> list[str]:
+        """The sentences of `why`."""
+        return self.why.split("\n")
+
+
+@dataclass(frozen=True)
+class RuleFinder:
+    """Finds the rules of some sources.
+
+    Args:
+        text_column, group_column, document, line: as the settings have them; "auto" and None are found.
+        language: of the text, for the sentence splitter.
+
+    Raises:
+        PrepError: a setting has nothing to act on, or a column is not there.
+    """
+
+    sources: list[Source]
+    encoding: str
+    text_column: str | None
+    group_column: str | None
+    document: str
+    line: str
+    language: str
+
+    def __post_init__(self):
+        for option, value, known in (("document", self.document, DOCUMENTS), ("line", self.line, LINES)):
+            if value not in known:
+                raise PrepError(f'--{option} "{value}" is not one of {", ".join(known)}.')
+        if self.document == "line" and self.line == "wrapped":
+            raise PrepError("--document line stands beside --line wrapped, which joins lines: leave one out.")
+        self._refuse_pointless()
+
+    @property
+    def _sources_shown(self) -> str:
+        return listing((source.name for source in self.sources), 3)
+
+    def _refuse_pointless(self) -> None:
+        """Settings that would have nothing to act on are a misunderstanding to clear up."""
+        with_rows = any(source.has_rows for source in self.sources)
+        for option, name in (("--text-column", self.text_column), ("--group-column", self.group_column)):
+            if name and not with_rows:
+                raise PrepError(
+                    f"{option} {name} has nothing to act on: {self._sources_shown} has no columns; leave it "
+                    "out, or give .jsonl, .csv, .tsv or .parquet files."
+                )
+        if self.document != "auto" and not any(source.format == "txt" for source in self.sources):
+            raise PrepError(
+                f"--document {self.document} is for .txt files and {self._sources_shown} is none; leave it out."
+            )
+
+    def find(self) -> CorpusRules:
+        """Read the beginning of some sources and decide."""
+        with_rows = [source for source in self.sources if source.has_rows]
+        texts = [source for source in self.sources if source.format == "txt"]
+        sample, why = _Sample(), []
+        document, text_column = "row" if with_rows else "file", self.text_column
+        with_builtin = any(source.format == "builtin" for source in self.sources)
+        if with_builtin:
+            why.append("A document is a module of an installed Python package (the built-in corpus).")
+        if texts:
+            self._sample_texts(texts, sample)
+            document, reason = self._document_rule(sample, len(texts))
+            why.append(reason)
+        if with_rows:
+            text_column = self._sample_rows(with_rows, sample)
+            why.append(f'A document is a row; its text is in the column "{text_column}".')
+        if self.line == "auto" and with_builtin:
+            line = "paragraph"
+            reason = "A line is a paragraph, to be split into sentences (so the built-in corpus is written)."
+        else:
+            line, reason = self._line_rule(sample, may_be_wrapped=document != "line")
+        return CorpusRules(document, line, text_column, "\n".join([*why, reason]))
+
+    def _sample_texts(self, sources: list[Source], sample: "_Sample") -> None:
+        sources = _spread(sources, _SAMPLED_FILES)
+        limit = max(_LEAST_SAMPLED_TEXT, _SAMPLED_TEXT // len(sources))
+        for source in sources:
+            text, blocks = "", text_blocks(source, self.encoding, Meter())
+            while len(text) < limit and (block := next(blocks, "")):
+                text += block
+            lines = [line.strip() for line in text.split("\n")]
+            blocks_found = [len(block) for block in blocks_of(lines)]
+            sample.several_blocks |= len(blocks_found) > 1
+            sample.blocks += blocks_found
+            filled = [line for line in lines if line]
+            sample.words += [line.count(" ") + 1 for line in filled]
+            sample.lines += _spread(filled, _SAMPLED_LINES // len(sources))
+            sample.add_breaks(lines)
+
+    def _sample_rows(self, sources: list[Source], sample: "_Sample") -> str:
+        """Finds the text column in the first source that has rows, requires it of the others."""
+        text_column = self.text_column
+        sources = _spread(sources, _SAMPLED_FILES)
+        for source in sources:
+            found = [row for _, row in islice(rows(source, self.encoding, Meter()), _SAMPLED_ROWS)]
+            columns = list(dict.fromkeys(name for row in found for name in row))
+            if not columns:
+                continue
+            text_column = text_column or _text_column(source, columns, found)
+            self.require_columns(source, text_column, columns)
+            texts = [value for row in found if isinstance(value := row.get(text_column), str)]
+            lines = [[line.strip() for line in whole_characters(text).splitlines()] for text in texts]
+            filled = [line for of_text in lines for line in of_text if line]
+            sample.lines += _spread(filled, _SAMPLED_LINES // len(sources))
+            for of_text in lines:
+                sample.add_breaks(of_text)
+        if text_column is None:
+            raise PrepError(f"{self._sources_shown} has no rows; give files with text in them.")
+        return text_column
+
+    def require_columns(self, source: Source, text_column: str, columns: list[str]) -> None:
+        """Raises PrepError, with the nearest name, where a column that is asked for is not among `columns`."""
+        for option, name in (("--text-column", text_column), ("--group-column", self.group_column)):
+            if name and name not in columns:
+                nearest = [*difflib.get_close_matches(name, columns, n=1, cutoff=0), "NAME"][0]
+                raise PrepError(
+                    f'{source.name} has no column "{name}" but {listing(columns)}; pass {option} {listing([nearest])} '
+                    "or leave the file out."
+                )
+
+    def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
+        if self.document != "auto":
+            meaning = {"file": "a file", "blank-line": "a block between blank lines", "line": "a line"}[self.document]
+            return self.document, f"A document is {meaning}, as --document says."
+        is_wrapped = self.line == "wrapped" or (self.line == "auto" and sample.is_wrapped)
+        if is_wrapped and sample.several_blocks and num_files > 1:
+            return "file", "A document is a file: blank lines stand between paragraphs of wrapped lines."
+        if sample.several_blocks:
+            length = int(median(sample.blocks))
+            if length >= 2:
+                reason = f"of about {length} lines (the median)"
+                return "blank-line", f"A document is a block between blank lines: there are blocks {reason}."
+            return "file", "A document is a file: blank lines stand between single lines, as with paragraphs."
+        if num_files > 1:
+            return "file", f"A document is a file: there are {num_files:,} text files without blank lines."
+        words = int(median(sample.words or [0]))
+        shown = f"there is one file, without blank lines, and its lines have about {words} words (the median)"
+        if words >= LONG_LINE and self.line != "wrapped":
+            return "line", f"A document is a line: {shown}."
+        return "file", f"The file is one document: {shown}."
+
+    def _line_rule(self, sample: "_Sample", may_be_wrapped: bool) -> tuple[str, str]:
+        wrapped = "Lines are cut at a margin, and are joined up to the next blank line"
+        if self.line == "wrapped":
+            return self.line, f"{wrapped}, as --line says."
+        if self.line != "auto":
+            return self.line, f"A line is a {self.line}, as --line says."
+        if sample.is_wrapped and may_be_wrapped:
+            share = sample.breaks_at_margin / sample.breaks
+            return "wrapped", f"{wrapped}: {share:.0%} of {sample.breaks:,} sampled lines are full and go on."
+        lines = [line[:_SAMPLED_LINE_LENGTH] for line in sample.lines]
+        num_split = sum(len(split([line], self.language, "paragraph")) > 1 for line in lines)
+        share = num_split / max(1, len(lines))
+        seen = f"{share:.0%} of {len(lines):,} sampled lines would be split further"
+        if share < SPLIT_SHARE:
+            return "sentence", f"A line is a sentence: {seen}."
+        return "paragraph", f"A line is a paragraph, to be split into sentences: {seen}."
+
+
+@dataclass
+class _Sample:
+    """What a look at the beginning of some files has shown."""
+
+    blocks: list[int] = field(default_factory=list)
+    """Lines in each block between blank lines."""
+    several_blocks: bool = False
+    """Whether a file has more than one."""
+    words: list[int] = field(default_factory=list)
+    """Of each line."""
+    lines: list[str] = field(default_factory=list)
+    breaks: int = 0
+    """Line breaks between two lines with text."""
+    breaks_at_margin: int = 0
+    """How many of them lie within a sentence, where the next word would have gone over the margin."""
+    sentence_ends: int = 0
+    """Lines with an end mark somewhere."""
+
+    def add_breaks(self, lines: list[str]) -> None:
+        """Count the breaks between lines that follow each other, blank ones included."""
+        lengths = sorted(len(line) for line in lines if line)
+        # A link or a table may stand out of it.
+        margin = lengths[int(0.95 * len(lengths))] if lengths else 0
+        for line, following in pairwise(lines):
+            if line and following:
+                self.breaks += 1
+                self.sentence_ends += any(mark in line for mark in _SENTENCE_ENDS)
+                is_within = line[-1] not in END_MARKS and following[0].islower()
+                is_full = len(line) + len(following.split(maxsplit=1)[0]) >= margin
+                self.breaks_at_margin += is_within and is_full and margin in _MARGINS
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the lines were cut at a margin."""
+        has_sentences = self.sentence_ends >= SPLIT_SHARE * self.breaks
+        return has_sentences and self.breaks >= _LEAST_BREAKS and self.breaks_at_margin >= WRAPPED_SHARE * self.breaks
+
+
+def blocks_of(lines: Iterable[str]) -> list[list[str]]:
+    """The lines between blank ones, block by block."""
+    return [list(block) for is_text, block in groupby(lines, bool) if is_text]
+
+
+def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]]) -> str:
+    """The column with a usual name, of those that are mostly text, else the one with the longest, of text alone."""
+    lengths, mostly = {}, set()
+    for name in columns:
+        values = [row[name] for row in found if row.get(name) is not None]
+        texts = [value for value in values if isinstance(value, str)]
+        if texts and len(texts) == len(values):
+            lengths[name] = fmean(map(len, texts))
+        if texts and 2 * len(texts) > len(values):
+            mostly.add(name)
+    for name in TEXT_COLUMNS:
+        if name in mostly:
+            return name
+    if not lengths:
+        raise PrepError(
+            f"{source.name} has no column of text among {listing(columns)}; add it, or leave the file out."
+        )
+    return max(lengths, key=lengths.__getitem__)
+
+
+def _spread(items: list, most: int) -> list:
+    """At most so many items, evenly spread, the first always among them."""
+    if len(items) <= most:
+        return items
+    return [items[index * len(items) // most] for index in range(most)]

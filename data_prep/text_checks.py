@@ -1,0 +1,82 @@
+"""What a text holds that a model should not learn from: counted while it is read, said in the report."""
+
+import re
+from collections import Counter
+
+from .wordpiece import SPECIAL_TOKENS
+
+# As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
+_CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+_LATIN_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")
+_REPLACEMENT = "\ufffd".encode()
+# What a byte of UTF-8 text becomes when it is read as Latin-1 or as cp1252, and saved again: Ã©, â€™.
+_READ_TWICE = ("Ã".encode() + b"\xc2", "â€".encode())
+_TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNORECASE)
+# Thai, Lao, Burmese, Khmer: written without spaces, and not split by the tokenizer (Chinese and Japanese are).
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+
+# Lines are compared between documents at the beginning of a corpus only, which bounds the memory.
+_COMPARED_DOCUMENTS, _COMPARED_LINES, _COMPARED_CHARACTERS = 2_000, 200_000, 8_000_000
+# Fewer documents share lines by chance.
+_LEAST_DOCUMENTS = 10
+
+
+class TextChecks:
+    """Counts over the documents of a corpus.
+
+    Attributes:
+        control_characters, unreadable_characters (U+FFFD), read_twice (places with UTF-8 that was once read as another
+        encoding), special_tokens (the names of special tokens, as text), documents_with_tags (HTML, XML).
+    """
+
+    def __init__(self):
+        self.documents = 0
+        self.control_characters = self.unreadable_characters = self.read_twice = 0
+        self.special_tokens = self.documents_with_tags = 0
+        self._compared = self._characters = self._without_spaces = 0
+        self._documents_of_line: Counter[str] = Counter()
+        self._times_of_line: Counter[str] = Counter()
+
+    def add(self, lines: list[str], text: bytes) -> None:
+        """Count a document, given by its lines and by the same lines as UTF-8."""
+        self.documents += 1
+        self.control_characters += len(text) - len(text.translate(None, _CONTROL))
+        self.control_characters += len(_LATIN_CONTROL.findall(text))
+        self.unreadable_characters += text.count(_REPLACEMENT)
+        self.read_twice += sum(map(text.count, _READ_TWICE))
+        if b"[" in text:
+            self.special_tokens += sum(text.count(token.encode()) for token in SPECIAL_TOKENS)
+        self.documents_with_tags += b"<" in text and _TAG.search(text) is not None
+        if self._compared < _COMPARED_DOCUMENTS and self._characters < _COMPARED_CHARACTERS:
+            self._compare(lines)
+
+    def _compare(self, lines: list[str]) -> None:
+        self._compared += 1
+        self._characters += sum(map(len, lines))
+        self._without_spaces += sum(len(_WITHOUT_SPACES.findall(line)) for line in lines)
+        known = self._documents_of_line
+        lines = [line for line in lines if line in known or len(known) < _COMPARED_LINES]
+        self._times_of_line.update(lines)
+        known.update(set(lines))
+
+    def repeated_lines(self) -> list[tuple[str, int]]:
+        """Lines that stand in more than half of the documents compared, and in how many; the most frequent first."""
+        if self._compared < _LEAST_DOCUMENTS:
+            return []
+        found = [item for item in self._documents_of_line.items() if item[1] > self._compared / 2]
+        return sorted(found, key=lambda item: (-item[1], item[0]))
+
+    def numbers(self) -> dict:
+        """Everything counted, for the report; no text is in it."""
+        repeated = [line for line, _ in self.repeated_lines()]
+        in_repeated = sum(len(line) * self._times_of_line[line] for line in repeated)
+        return {
+            "control_characters": self.control_characters,
+            "unreadable_characters": self.unreadable_characters,
+            "read_twice": self.read_twice,
+            "special_tokens_as_text": self.special_tokens,
+            "documents_with_tags": self.documents_with_tags,
+            "repeated_lines": len(repeated),
+            "share_of_repeated_lines": in_repeated / max(1, self._characters),
+            "share_without_spaces": self._without_spaces / max(1, self._characters),
+        }

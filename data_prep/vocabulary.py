@@ -1,0 +1,81 @@
+"""The vocabulary of a preparation: trained on its documents, or that of an existing BERT with entries of theirs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+
+from .corpus import Document
+from .document_frequency import shared_entries
+from .errors import PrepError
+from .settings import PrepSettings
+from .vocabulary_extension import new_entries
+from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
+
+Documents = Callable[[], Iterable[Document]]
+"""Gives the documents that a vocabulary is made from, as often as asked."""
+
+
+def trained_tokenizer(prep: PrepSettings, documents: Documents) -> WordPieceTokenizer:
+    """A tokenizer of its own for the documents.
+
+    Raises:
+        PrepError: they do not support `--vocab-size` entries.
+    """
+    size = None if prep.vocab_size == "auto" else prep.vocab_size
+    options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
+
+    def keep(vocabulary: list[str]) -> list[str]:
+        return shared_entries(WordPieceTokenizer(vocabulary, **options), documents, prep.min_documents)
+
+    may_go = keep if prep.min_documents > 1 else None
+    return WordPieceTokenizer(train_vocabulary(lambda: _lines(documents), size, **options, keep=may_go), **options)
+
+
+def extended_tokenizer(prep: PrepSettings, given: WordPieceTokenizer, documents: Documents) -> WordPieceTokenizer:
+    """The given tokenizer with `--extend-vocab` entries of the documents.
+
+    Raises:
+        PrepError: they have fewer.
+    """
+    entries = _entries(prep, given, documents)
+    if len(entries) < prep.extend_vocab:
+        raise PrepError(f"the text has only {len(entries)} entries to add: use --extend-vocab {len(entries)}")
+    return given.extended(entries)
+
+
+def tokenizer_of_sample(
+    prep: PrepSettings, given: WordPieceTokenizer | None, documents: Documents, share: float
+) -> WordPieceTokenizer:
+    """The tokenizer of the beginning of a corpus, filled up to as many entries as that of the whole will have.
+
+    Args:
+        share: which part of the whole the documents are.
+    """
+    if given:
+        entries = _entries(prep, given, documents)
+        return given.extended([*entries, *_unused(len(entries), prep.extend_vocab)])
+    options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
+    vocabulary = train_vocabulary(lambda: _lines(documents), None, **options)
+    whole = (count_characters(_lines(documents)) / share).astype(np.int64)
+    wanted = automatic_size(whole) if prep.vocab_size == "auto" else prep.vocab_size
+    return WordPieceTokenizer([*vocabulary[:wanted], *_unused(len(vocabulary), wanted)], **options)
+
+
+def _entries(prep: PrepSettings, given: WordPieceTokenizer, documents: Documents) -> list[str]:
+    """At most `--extend-vocab` new entries that `--min-documents` documents share."""
+    wanted, least = prep.extend_vocab, prep.min_documents
+    if least == 1:
+        return new_entries(given, lambda: _lines(documents), wanted)
+    # Not all are shared by so many.
+    entries = new_entries(given, lambda: _lines(documents), 2 * wanted)
+    shared = set(shared_entries(given.extended(entries), documents, least))
+    return [entry for entry in entries if entry in shared][:wanted]
+
+
+def _lines(documents: Documents) -> Iterator[str]:
+    return chain.from_iterable(document.lines for document in documents())
+
+
+def _unused(start: int, end: int) -> list[str]:
+    return [f"[unused_{number}]" for number in range(start, end)]

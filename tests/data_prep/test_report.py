@@ -1,0 +1,73 @@
+"""Warnings of the report: said where they should be, and not where not."""
+
+import pytest
+
+from data_prep.report import warnings, warnings_of_size
+from data_prep.text_checks import TextChecks
+
+SOUND = {
+    "corpus": {"documents": 100, "duplicates": 0, "checks": TextChecks().numbers()},
+    "train": {"tokens": 5_000_000, "sentences": 200_000},
+    "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005},
+    "pairs": {"next": 500, "random": 500, "unlabelled": 10, "examples": 1010, "sentences_cut": 100},
+}
+
+
+def changed(part: str, **values) -> dict:
+    return SOUND | {part: SOUND[part] | values}
+
+
+def checked(**values) -> dict:
+    return changed("corpus", checks=SOUND["corpus"]["checks"] | values)
+
+
+def test_sound_text_is_left_alone():
+    assert warnings(SOUND) == warnings_of_size(SOUND, False) == []
+
+
+@pytest.mark.parametrize(("facts", "words"), [
+    (changed("pairs", next=0), "Next-sentence prediction is off"),
+    (changed("pairs", unlabelled=300), "30% of the examples carry no next-sentence label"),
+    (changed("text", unk_rate=0.002), "0.20% of the tokens are [UNK]"),
+    (changed("corpus", duplicates=20), "20% of the documents were exact duplicates"),
+    (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),
+    (checked(read_twice=1), "In 1 places"),
+    (checked(unreadable_characters=7), "7 characters are U+FFFD"),
+    (checked(control_characters=7), "--encoding cp1252"),
+    (checked(documents_with_tags=11), "11% of the documents hold HTML"),
+    (checked(repeated_lines=3, share_of_repeated_lines=0.02), "3 lines stand in more than half"),
+    (checked(share_without_spaces=0.5), "written without spaces"),
+])  # fmt: skip
+def test_each_trouble_is_said_alone(facts, words):
+    (sentence,) = warnings(facts)
+    assert words in sentence
+
+
+def test_little_trouble_is_not_said():
+    assert warnings(checked(documents_with_tags=9)) == []
+    assert warnings(checked(repeated_lines=3, share_of_repeated_lines=0.005)) == []
+
+
+def test_a_vocabulary_too_large_and_a_text_too_small_are_said():
+    (rare,) = warnings_of_size(changed("text", rare_entries=2000), False)
+    assert "2,000 of 8,192 vocabulary entries" in rare and "--vocab-size 6144" in rare
+    assert warnings_of_size(changed("text", rare_entries=2000), True) == []
+    (little,) = warnings_of_size(changed("train", tokens=999_999), False)
+    assert "Only 999,999 tokens" in little and "--init-from" in little
+
+
+def test_lines_are_compared_between_documents_and_counted_with_their_length():
+    checks = TextChecks()
+    for number in range(20):
+        lines = ["Page 1 of 1", f"its own line {number}", *(["in half of them"] if number % 2 else [])]
+        checks.add(lines, "\n".join(lines).encode())
+    assert checks.repeated_lines() == [("Page 1 of 1", 20)]
+    size = sum(len(f"its own line {n}") for n in range(20)) + 20 * len("Page 1 of 1") + 10 * len("in half of them")
+    assert checks.numbers()["share_of_repeated_lines"] == pytest.approx(20 * len("Page 1 of 1") / size)
+
+
+def test_a_few_documents_share_lines_by_chance():
+    checks = TextChecks()
+    for _ in range(9):
+        checks.add(["the same line"], b"the same line")
+    assert checks.repeated_lines() == []

@@ -1,0 +1,39 @@
+"""The plan of a fine-tuning: it says what the run will do, and leaves nothing behind."""
+
+import json
+import re
+
+from finetune.dry_run import MEASURED, nearest
+from finetune.run import main
+
+
+def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, write_rows, tmp_path, capsys):
+    train = write_rows(make_rows(60))
+    given = [
+        f"--model={encoder}",
+        f"--train={train}",
+        "--batch-size=8",
+        "--budget=2epochs",
+        "--seeds=2",
+        "--device=cpu",
+    ]
+    assert main([*given, f"--out={tmp_path / 'run'}", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+    assert main([*given, f"--out={tmp_path / 'run'}"]) == 0
+    results = json.loads((tmp_path / "run" / "seed-1" / "results.json").read_text())
+    assert int(re.search(r"steps +about (\d+) of 8 texts \(2\.0 epochs\)", printed)[1]) == results["steps"]
+    assert "2epochs for each of 2 runs" in printed and "nearest run measured" in printed
+    assert re.search(r"Example 1 \((heart|mask|number)\): \[CLS\] .* \[SEP\]", printed)
+
+
+def test_no_text_is_in_the_plan_where_it_is_forbidden(encoder, make_rows, write_rows, tmp_path, capsys):
+    train = write_rows(make_rows(60))
+    assert main([f"--model={encoder}", f"--train={train}", "--dry-run", "--show-text=no", "--device=cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "Example" not in printed and "[CLS]" not in printed and "The plan" in printed
+
+
+def test_the_nearest_run_is_nearest_by_factor():
+    assert [nearest(rows).rows for rows in (1, 500, 5_000, 14_000, 1_000_000)] == [450, 450, 4_910, 14_778, 20_000]
+    assert len({row.rows for row in MEASURED}) == len(MEASURED)

@@ -1,0 +1,100 @@
+"""A BERT with a grown vocabulary: the same model, and new rows that are the means of their old pieces."""
+
+import pytest
+import torch
+
+from data_prep.vocabulary_extension import cut
+from data_prep.wordpiece import WordPieceTokenizer
+from model import BertConfig, BertForPreTraining
+from pretrain.checkpoint import save_model_folder
+from pretrain.extension import extended, lengthened
+from pretrain.run import main
+
+NEW = ["hearts", "##ingly", "patients"]
+
+
+@pytest.fixture
+def model(small_tokenizer) -> BertForPreTraining:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=small_tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=48, initializer_range=0.2,
+    )  # fmt: skip
+    model = BertForPreTraining(config).eval()
+    with torch.no_grad():
+        model.mlm_head.bias.normal_()
+    return model
+
+
+def test_new_rows_are_the_means_of_the_old_pieces(model, small_tokenizer):
+    grown = extended(model, small_tokenizer, small_tokenizer.extended(NEW))
+    ids = {piece: i for i, piece in enumerate(small_tokenizer.vocabulary)}
+    words, bias = model.bert.embeddings.word.weight, model.mlm_head.bias
+    for row, pieces in ((98, ["heart", "##s"]), (99, ["##ing", "##ly"]), (100, ["patient", "##s"])):
+        assert cut(NEW[row - 98], ids) == pieces
+        old = [ids[piece] for piece in pieces]
+        torch.testing.assert_close(grown.bert.embeddings.word.weight[row], words[old].mean(0))
+        torch.testing.assert_close(grown.mlm_head.bias[row], bias[old].mean(0))
+
+
+def test_the_scores_of_the_old_entries_are_the_same(model, small_tokenizer):
+    grown = extended(model, small_tokenizer, small_tokenizer.extended(NEW)).eval()
+    ids = torch.randint(5, 98, (3, 20))
+    mask = torch.ones_like(ids)
+    before, after = model(ids, mask), grown(ids, mask)
+    assert after.prediction_logits.shape[-1] == 101
+    torch.testing.assert_close(after.prediction_logits[..., :98], before.prediction_logits)
+    torch.testing.assert_close(after.seq_relationship_logits, before.seq_relationship_logits)
+
+
+def test_rows_beyond_the_old_tokenizer_are_used_before_new_ones_are_added(small_tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=128, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    padded = BertForPreTraining(config.changed(intermediate_size=64))
+    grown = extended(padded, small_tokenizer, small_tokenizer.extended(NEW))
+    assert grown.config.vocab_size == 128
+    words = padded.bert.embeddings.word.weight
+    torch.testing.assert_close(grown.bert.embeddings.word.weight[101:], words[101:])
+    heart = [small_tokenizer.vocabulary.index(piece) for piece in ("heart", "##s")]
+    torch.testing.assert_close(grown.bert.embeddings.word.weight[98], words[heart].mean(0))
+
+
+def test_further_positions_begin_as_those_there_are(model):
+    grown = lengthened(model, 110)
+    before, after = model.bert.embeddings.position.weight, grown.bert.embeddings.position.weight
+    assert grown.config.max_position_embeddings == 110
+    torch.testing.assert_close(after, torch.cat([before, before, before])[:110])
+    ids = torch.randint(5, 98, (2, 48))
+    mask = torch.ones_like(ids)
+    torch.testing.assert_close(grown.eval()(ids, mask).prediction_logits, model(ids, mask).prediction_logits)
+
+
+def test_a_run_continues_at_a_greater_length(model, small_tokenizer, corpus_file, tmp_path, capsys):
+    save_model_folder(model, small_tokenizer, tmp_path / "bert")
+    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", "--sequence-length=96", "--batch-size=8"]
+    assert main([*given, f"--out={tmp_path}/run", "--device=cpu", "--budget=2steps", "--evaluations=1"]) == 0
+    assert "reads 48 tokens: it gets positions for 96" in capsys.readouterr().out
+    final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
+    assert final.config.max_position_embeddings == 96
+
+
+def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, corpus_file, tmp_path, capsys):
+    save_model_folder(model, small_tokenizer, tmp_path / "bert")
+    small = ["--sequence-length=32", "--batch-size=8", "--device=cpu", "--budget=3steps", "--evaluations=1"]
+    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", "--extend-vocab=10", *small, "--workers=1"]
+    assert main([*given, "--dry-run"]) == 0
+    assert main([*given, f"--out={tmp_path}/run"]) == 0
+    tokenizer = WordPieceTokenizer.load(tmp_path / "run" / "final")
+    assert tokenizer.vocab_size == 108 and tokenizer.begins_with(small_tokenizer)
+    final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
+    assert final.config.vocab_size == 108
+    # What was prepared so is trained on in a second way, and the run goes on.
+    prepared = [f"--prepared={tmp_path}/run/prepared", f"--init-from={tmp_path}/bert", *small]
+    assert main([*prepared, f"--out={tmp_path}/other"]) == 0
+    assert main([*given, f"--out={tmp_path}/run", "--budget=5steps"]) == 0
+    assert "Going on from" in capsys.readouterr().out
+
+
+def test_nothing_to_extend_is_refused(corpus_file, tmp_path, capsys):
+    assert main([f"--corpus={corpus_file}", "--extend-vocab=10", f"--out={tmp_path}/run"]) == 2
+    assert "--init-from" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""Runs that do not learn as they should are told so, once for each trouble, with what to do."""
+
+import pytest
+
+from pretrain.trouble import Trouble, too_large
+
+
+def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
+    found = {"mlm_loss": loss, "unigram_entropy": unigram, "nsp_accuracy": nsp, "nsp_majority": 0.5}
+    return {"step": step, "validation": found}
+
+
+def said(*rows: dict, evaluations: int = 4) -> list[list[str]]:
+    """What is said after each evaluation; other rows lie between them."""
+    trouble, seen, found = Trouble(evaluations), [], []
+    for each in rows:
+        seen += [{"step": each["step"], "mlm_loss": 1.0}, each]
+        found.append(trouble.found(seen))
+    return found
+
+
+def test_a_run_that_learns_is_left_alone():
+    assert said(row(10, 6.9), row(20, 6.0), row(30, 5.0), row(40, 4.0), row(40, 4.01)) == [[]] * 5
+
+
+def test_a_loss_that_stays_at_word_frequencies_is_said_once_and_not_early():
+    found = said(*(row(10 * n, 6.85) for n in range(1, 5)))
+    assert [len(sentences) for sentences in found] == [0, 1, 0, 0]
+    assert "after 50% of the budget" in found[1][0] and "--budget" in found[1][0] and "--learning-rate" in found[1][0]
+
+
+def test_a_held_out_loss_that_rises_is_said_with_the_step_of_the_best():
+    found = said(row(10, 5.0), row(20, 4.0), row(30, 4.04), row(40, 4.2))
+    assert [len(sentences) for sentences in found] == [0, 0, 0, 1]
+    assert "from 4.00 at step 20 to 4.20" in found[3][0] and "--dropout" in found[3][0]
+
+
+@pytest.mark.parametrize(("accuracy", "expected"), [(0.51, 1), (0.6, 0)])
+def test_guessed_next_sentences_are_said_at_the_end_alone(accuracy, expected):
+    rows = [row(10 * n, 7 - n, accuracy) for n in range(1, 6)]
+    assert [len(sentences) for sentences in said(*rows)] == [0, 0, 0, 0, expected]
+    without = {"step": 50, "validation": {"mlm_loss": 1.0, "unigram_entropy": 6.9}}
+    assert said(*rows[:4], without)[-1] == []
+
+
+def test_a_model_too_large_for_its_text_is_said():
+    assert too_large(5_000_000, 1_000_000) is None
+    assert "110,000,000 parameters for 2,000,000 tokens" in too_large(110_000_000, 2_000_000)
