@@ -26,6 +26,7 @@ from .command_mistakes import (
     is_list,
     missing,
     underscored,
+    without_value,
 )
 from .errors import Interrupted, UserError
 from .help_page import help_page
@@ -219,6 +220,8 @@ def _parse(settings_class: type, stated: Mapping[str, Any], source: str, argumen
     entries = [_entry(name, value, options, source) for name, value in stated.items()]
     tokens = [token for name, values in entries for token in _as_tokens(name, values, options[name].kind)]
     parser_class = _parser_class(settings_class)
+    if problem := without_value(arguments, options):
+        raise UserError(problem)
     try:
         # tyro prints some of its messages whatever console_outputs says.
         with contextlib.redirect_stderr(io.StringIO()):

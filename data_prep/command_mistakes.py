@@ -87,6 +87,15 @@ def _grouped(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
     return groups
 
 
+def without_value(arguments: Sequence[str], options: Mapping[str, Option]) -> str | None:
+    """What is wrong with an option that takes several values and was given none."""
+    for flag, words in _grouped(arguments):
+        option = options.get(dashed(flag.removeprefix("--")))
+        if option and is_list(option.kind) and not any(words):
+            return f"{flag}: a value is missing: give {describe(option.kind)}"
+    return None
+
+
 def missing(options: Mapping[str, Option], stated: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
     """Options without a default that neither a settings file nor the command line gives."""
     given = {*stated, *(dashed(flag.removeprefix("--")) for flag, _ in _grouped(arguments))}

@@ -126,7 +126,7 @@ class Corpus:
     def _read(self, source: Source, meter: Meter) -> Iterator[Document]:
         if source.format == "builtin":
             for name, text in builtin.documents():
-                yield Document(clean_lines(text, self.rules), name, None)
+                yield Document(clean_lines(text, is_wrapped="texts" in self.rules.wrapped), name, None)
         elif source.has_rows:
             yield from self._row_documents(source, meter)
         else:
@@ -147,28 +147,28 @@ class Corpus:
                     "pass --text-column with the column that holds the text."
                 )
             group = row.get(group_column)
-            lines = clean_lines(text, self.rules)
+            lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
             yield Document(lines, f"{source.name}:{place}", None if group is None else str(group))
         if missing:
             for _, row in islice(rows(source, self.encoding, Meter()), 1):
                 self._finder.require_columns(source, column, list(row))
 
 
-def clean_lines(text: str, rules: CorpusRules) -> list[str]:
+def clean_lines(text: str, is_wrapped: bool) -> list[str]:
     """The non-empty lines of a text, without white space at their ends; wrapped ones are joined."""
     text = whole_characters(text).replace("\r\n", "\n").replace("\r", "\n")
-    return _joined([line.strip() for line in text.split("\n")], rules)
+    return _joined([line.strip() for line in text.split("\n")], is_wrapped)
 
 
-def _joined(lines: list[str], rules: CorpusRules) -> list[str]:
+def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     """The lines with text; of wrapped ones each block between blank lines becomes one, a paragraph."""
-    if rules.line == "wrapped":
+    if is_wrapped:
         return [" ".join(block) for block in blocks_of(lines)]
     return [line for line in lines if line]
 
 
 def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Meter) -> Iterator[Document]:
-    start, lines = 1, []
+    start, lines, is_wrapped = 1, [], "texts" in rules.wrapped
     for number, line in enumerate(text_lines(source, encoding, meter), 1):
         line = line.strip()
         if line and not lines:
@@ -176,7 +176,7 @@ def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Me
         if line or lines:
             lines.append(line)
         if lines and (rules.document == "line" or (rules.document == "blank-line" and not line)):
-            yield Document(_joined(lines, rules), f"{source.name}:{start}", None)
+            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None)
             lines = []
     if lines or rules.document == "file":
-        yield Document(_joined(lines, rules), f"{source.name}:{start}", None)
+        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None)

@@ -48,6 +48,8 @@ class CorpusRules:
     """"file", "blank-line" or "line" for text files, "row" where there are only rows."""
     line: str
     """"sentence", "paragraph" or "wrapped"."""
+    wrapped: frozenset[str]
+    """Of "texts" and "rows" those whose lines were cut at a margin."""
     text_column: str | None
     why: str
     """In plain words, one sentence on each line: the document (of each kind of source), then the line."""
@@ -107,24 +109,32 @@ class RuleFinder:
         """Read the beginning of some sources and decide."""
         with_rows = [source for source in self.sources if source.has_rows]
         texts = [source for source in self.sources if source.format == "txt"]
-        sample, why = _Sample(), []
+        of_texts, of_rows, why = _Sample(), _Sample(), []
         document, text_column = "row" if with_rows else "file", self.text_column
         with_builtin = any(source.format == "builtin" for source in self.sources)
         if with_builtin:
             why.append("A document is a module of an installed Python package (the built-in corpus).")
         if texts:
-            self._sample_texts(texts, sample)
-            document, reason = self._document_rule(sample, len(texts))
+            self._sample_texts(texts, of_texts)
+            document, reason = self._document_rule(of_texts, len(texts))
             why.append(reason)
         if with_rows:
-            text_column = self._sample_rows(with_rows, sample)
+            text_column = self._sample_rows(with_rows, of_rows)
             why.append(f'A document is a row; its text is in the column "{text_column}".')
+        wrapped = self._wrapped({"texts": of_texts, "rows": of_rows}, document)
         if self.line == "auto" and with_builtin:
             line = "paragraph"
             reason = "A line is a paragraph, to be split into sentences (so the built-in corpus is written)."
         else:
-            line, reason = self._line_rule(sample, may_be_wrapped=document != "line")
-        return CorpusRules(document, line, text_column, "\n".join([*why, reason]))
+            line, reason = self._line_rule([*of_texts.lines, *of_rows.lines], wrapped)
+        return CorpusRules(document, line, frozenset(wrapped), text_column, "\n".join([*why, reason]))
+
+    def _wrapped(self, samples: dict[str, "_Sample"], document: str) -> list[str]:
+        """Of the kinds of sources those whose lines were cut at a margin."""
+        if self.line != "auto":
+            return list(samples) if self.line == "wrapped" else []
+        return [kind for kind, sample in samples.items()
+                if sample.is_wrapped and not (kind == "texts" and document == "line")]  # fmt: skip
 
     def _sample_texts(self, sources: list[Source], sample: "_Sample") -> None:
         sources = _spread(sources, _SAMPLED_FILES)
@@ -167,10 +177,10 @@ class RuleFinder:
         """Raises PrepError, with the nearest name, where a column that is asked for is not among `columns`."""
         for option, name in (("--text-column", text_column), ("--group-column", self.group_column)):
             if name and name not in columns:
-                nearest = [*difflib.get_close_matches(name, columns, n=1, cutoff=0), "NAME"][0]
+                near = [found for found in difflib.get_close_matches(name, columns) if found != text_column][:1]
+                remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
-                    f'{source.name} has no column "{name}" but {listing(columns)}; pass {option} {listing([nearest])} '
-                    "or leave the file out."
+                    f'{source.name} has no column "{name}" but {listing(columns)}; {remedy}, or leave the file out.'
                 )
 
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
@@ -194,16 +204,17 @@ class RuleFinder:
             return "line", f"A document is a line: {shown}."
         return "file", f"The file is one document: {shown}."
 
-    def _line_rule(self, sample: "_Sample", may_be_wrapped: bool) -> tuple[str, str]:
-        wrapped = "Lines are cut at a margin, and are joined up to the next blank line"
+    def _line_rule(self, lines: list[str], wrapped: list[str]) -> tuple[str, str]:
+        meaning = "are cut at a margin, and are joined up to the next blank line"
         if self.line == "wrapped":
-            return self.line, f"{wrapped}, as --line says."
+            return self.line, f"Lines {meaning}, as --line says."
         if self.line != "auto":
             return self.line, f"A line is a {self.line}, as --line says."
-        if sample.is_wrapped and may_be_wrapped:
-            share = sample.breaks_at_margin / sample.breaks
-            return "wrapped", f"{wrapped}: {share:.0%} of {sample.breaks:,} sampled lines are full and go on."
-        lines = [line[:_SAMPLED_LINE_LENGTH] for line in sample.lines]
+        if wrapped:
+            where = {"texts": "text files", "rows": "rows"}
+            places = " and ".join(where[kind] for kind in wrapped)
+            return "wrapped", f"Lines of {places} {meaning}: most of a sample are full and go on in the next."
+        lines = [line[:_SAMPLED_LINE_LENGTH] for line in lines]
         num_split = sum(len(split([line], self.language, "paragraph")) > 1 for line in lines)
         share = num_split / max(1, len(lines))
         seen = f"{share:.0%} of {len(lines):,} sampled lines would be split further"

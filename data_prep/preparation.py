@@ -299,7 +299,7 @@ class Preparation:
                     yield document
 
         given, prep = self.given_tokenizer, self.prep
-        if self.sample_bytes:
+        if self.sample_bytes and self.share_read != 1.0:
             made = tokenizer_of_sample(prep, given, taught_by, self.share_read or 1.0)
         elif given:
             made = extended_tokenizer(prep, given, taught_by)
@@ -337,6 +337,7 @@ class Preparation:
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),
             "checks": self.checks.numbers(),
+            "settings": {name: getattr(self.prep, name) for name in ("group_column", "min_documents", "show_text")},
         }
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:

@@ -23,6 +23,8 @@ FORMATS = "text (.txt), .jsonl, .csv, .tsv, each also with .gz, and .parquet"
 _SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16
+# Characters and words of the name of a column; what is longer is a text.
+_LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             line += error.object[: error.start].decode(encoding, "replace").count("\n")
             raise PrepError(
                 f"{source.name}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
-                "save it as utf-8, or pass --encoding with its own, such as cp1252 or utf-16."
+                f"{_ENCODING_REMEDY}."
             ) from None
         except UnicodeError:
             raise PrepError(
@@ -248,6 +250,13 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
         if text:
             yield text.removeprefix("\ufeff") if first else text
             first = False
+
+
+# One encoding serves all files.
+_ENCODING_REMEDY = (
+    "convert this file (iconv -f cp1252 -t utf-8), or, if all files are of one other encoding, pass it as --encoding, "
+    "such as cp1252"
+)
 
 
 def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
@@ -321,6 +330,11 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tup
     place = 1
     try:
         header = next(reader)
+        if any(len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME for name in header):
+            raise PrepError(
+                f"{source.name}:1 holds texts where the names of columns should be: "
+                "put a line of names at the top, such as id,text,label."
+            )
         place = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):

@@ -132,6 +132,12 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
 def _about_text(corpus: dict) -> list[str]:
     """Warnings about what the text holds that is no language."""
     checks, found = corpus["checks"], []
+    column, without = corpus["settings"]["group_column"], checks["documents_without_group"]
+    if column and without:
+        found.append(
+            f"{without:,} of the {corpus['documents']:,} documents have no {column}, as text files have no columns: "
+            "each of them counts as a group of its own."
+        )
     if checks["read_twice"]:
         found.append(
             f"In {checks['read_twice']:,} places a letter has become two or three (as é has become Ã©): the text was "
@@ -196,6 +202,7 @@ def markdown(facts: dict) -> str:
     rows = [
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
+        *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         ("documents without text", f"{corpus['empty_documents']:,}"),
         ("files left out, of other formats", f"{corpus['ignored_files']:,}"),
         ("control characters dropped", f"{checks['control_characters']:,}"),

@@ -68,7 +68,7 @@ def record_documents(documents: Iterable[Document], path: Path, checks: TextChec
             file.write(content + order + len(text).to_bytes(8, "little"))
             count += 1
             if checks:
-                checks.add(document.lines, text)
+                checks.add(document.lines, text, document.group)
     return count
 
 

@@ -30,16 +30,17 @@ class TextChecks:
     """
 
     def __init__(self):
-        self.documents = 0
+        self.documents = self.documents_without_group = 0
         self.control_characters = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
         self._compared = self._characters = self._without_spaces = 0
         self._documents_of_line: Counter[str] = Counter()
         self._times_of_line: Counter[str] = Counter()
 
-    def add(self, lines: list[str], text: bytes) -> None:
-        """Count a document, given by its lines and by the same lines as UTF-8."""
+    def add(self, lines: list[str], text: bytes, group: str | None = None) -> None:
+        """Count a document, given by its lines, by the same lines as UTF-8, and by its group."""
         self.documents += 1
+        self.documents_without_group += group is None
         self.control_characters += len(text) - len(text.translate(None, _CONTROL))
         self.control_characters += len(_LATIN_CONTROL.findall(text))
         self.unreadable_characters += text.count(_REPLACEMENT)
@@ -71,6 +72,7 @@ class TextChecks:
         repeated = [line for line, _ in self.repeated_lines()]
         in_repeated = sum(len(line) * self._times_of_line[line] for line in repeated)
         return {
+            "documents_without_group": self.documents_without_group,
             "control_characters": self.control_characters,
             "unreadable_characters": self.unreadable_characters,
             "read_twice": self.read_twice,

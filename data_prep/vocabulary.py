@@ -10,7 +10,7 @@ from .document_frequency import shared_entries
 from .errors import PrepError
 from .settings import PrepSettings
 from .vocabulary_extension import new_entries
-from .wordpiece import WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
+from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
 
 Documents = Callable[[], Iterable[Document]]
 """Gives the documents that a vocabulary is made from, as often as asked."""
@@ -26,7 +26,10 @@ def trained_tokenizer(prep: PrepSettings, documents: Documents) -> WordPieceToke
     options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
 
     def keep(vocabulary: list[str]) -> list[str]:
-        return shared_entries(WordPieceTokenizer(vocabulary, **options), documents, prep.min_documents)
+        kept = shared_entries(WordPieceTokenizer(vocabulary, **options), documents, prep.min_documents)
+        if len(kept) == len(SPECIAL_TOKENS):
+            raise PrepError(f"nothing occurs in {prep.min_documents} documents: give a lower --min-documents")
+        return kept
 
     may_go = keep if prep.min_documents > 1 else None
     return WordPieceTokenizer(train_vocabulary(lambda: _lines(documents), size, **options, keep=may_go), **options)

@@ -32,7 +32,8 @@ class Budget:
         elif match := _COUNT.fullmatch(text):
             found = cls(float(match[1]) * _SCALE[match[2]], match[3].rstrip("s") + "s")
         else:
-            raise PretrainError(f"{option} {text!r} is not understood: write 30m, 2h, 5000steps, 3epochs or 1Btokens")
+            units = "90s, 30m, 2h, 5000steps, 3epochs or 1Btokens"
+            raise PretrainError(f"{option} {text!r} is not understood: write {units}")
         if found.amount <= 0:
             raise PretrainError(f"{option} {text!r} is nothing: give a positive amount")
         return found

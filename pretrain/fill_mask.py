@@ -1,6 +1,7 @@
 """What a checkpoint knows: the most probable words for each [MASK]. `python -m pretrain.fill_mask --model DIR "..."`"""
 
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,14 @@ class MaskFiller:
         from model import BertForMaskedLM, ModelError
 
         try:
-            self.model = BertForMaskedLM.from_pretrained(folder).eval()
+            with warnings.catch_warnings():
+                # Said below in a sentence of our own.
+                warnings.simplefilter("ignore", UserWarning)
+                self.model = BertForMaskedLM.from_pretrained(folder).eval()
         except ModelError as error:
             raise PretrainError(str(error)) from error
+        if self.model.newly_initialised:
+            raise PretrainError(f"{folder} has not learned to fill masks: give a pretrained model, not a classifier")
         self.tokenizer = WordPieceTokenizer.load(folder)
         entries, rows = self.tokenizer.vocab_size, self.model.config.vocab_size
         if entries > rows:

@@ -114,7 +114,8 @@ class PretrainSettings(LoopSettings):
         super().__post_init__()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
-                if getattr(self.prep, setting.name) != setting.default:
+                # A rule of the house may be given always.
+                if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
                     option = setting.name.replace("_", "-")
                     raise PretrainError(f"--{option} stands beside --prepared, which needs none: leave one out")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):

@@ -61,7 +61,7 @@ def office(tmp_path_factory) -> tuple[Path, str]:
         (prepare, [f"--corpus={folder}/notes.txt", f"--out={folder}/prepared", "--static-masks=1", quiet,
                    "--min-documents=5", "--sequence-length=32", "--workers=1"]),
         (pretrain, [f"--corpus={folder}/notes.txt", "--dry-run", quiet, *SMALL]),
-        (pretrain, [f"--prepared={folder}/prepared", f"--out={folder}/run", *SMALL]),
+        (pretrain, [f"--prepared={folder}/prepared", f"--out={folder}/run", quiet, *SMALL]),
         (finetune, [f"--model={folder}/run/final", f"--train={folder}/labels.jsonl", f"--test={folder}/labels.jsonl",
                     f"--out={folder}/labels", quiet, "--budget=4steps", "--compare", "scratch"]),
     ]  # fmt: skip
@@ -134,6 +134,20 @@ def test_what_one_document_alone_holds_is_no_word(office, open_office):
         if not (entry.startswith("[") and entry.endswith("]")):
             piece = entry.removeprefix("##")
             assert sum(piece in document for document in documents) >= 5, entry
+
+
+def test_entries_that_no_two_documents_could_share_are_refused(office, tmp_path, capsys):
+    folder, _ = office
+    given = [f"--corpus={folder}/notes.txt", "--min-documents=500", "--workers=1", f"--out={tmp_path}/prepared"]
+    assert prepare(given) == 2
+    assert capsys.readouterr().err == "error: nothing occurs in 500 documents: give a lower --min-documents\n"
+
+
+def test_a_classifier_is_not_asked_to_fill_masks(office, capsys):
+    folder, _ = office
+    model = next((folder / "labels").glob("*/final"))
+    assert fill_mask([f"--model={model}", "the [MASK] rate"]) == 2
+    assert "give a pretrained model, not a classifier" in capsys.readouterr().err
 
 
 def test_paths_are_in_settings_and_logs_alone(office):

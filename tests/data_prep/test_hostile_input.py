@@ -104,6 +104,14 @@ def wrapped(number: int) -> str:
 
 
 WRAPPED = "\n\n".join(map(wrapped, range(12)))
+
+
+def wrapped_and_rows(folder: Path) -> None:
+    for number in range(3):
+        text("\n\n".join(wrapped(10 * number + n) for n in range(8)), f"{number}.txt")(folder)
+    text("".join(json.dumps({"text": article(n, 40)}) + "\n" for n in range(12)), "rows.jsonl")(folder)
+
+
 THAI = "\n\n".join(
     "\n".join(["ผู้ป่วยได้รับการรักษาด้วยยา"[n:] + "และติดตามผล" * 3 for n in range(6)]) + f"ก{m}" for m in range(12)
 )
@@ -212,7 +220,18 @@ CASES = {
     "names of special tokens": Case(
         text(articles() + "\nthe [MASK] and [SEP] and [CLS]\n"), numbers={"special_tokens_as_text": 3}
     ),
-    "wrapped lines": Case(text(WRAPPED), {"document": "blank-line"}, {"documents": 12}, ("Lines are cut at a margin",)),
+    "wrapped lines": Case(
+        text(WRAPPED), {"document": "blank-line"}, {"documents": 12}, ("Lines of text files are cut at a margin",)
+    ),
+    "wrapped letters beside rows of sentences": Case(
+        wrapped_and_rows,
+        numbers={"documents": 15},
+        said=("blank lines stand between paragraphs", "Lines of text files are"),
+    ),
+    "a row where the names of columns should be": Case(
+        text('"Mrs Meier, born in 1961, presented with severe pain in the back",1\nanother text,2\n', "rows.csv"),
+        refused=("rows.csv:1 holds texts where the names of columns should be",),
+    ),
     "boilerplate in every document": Case(
         text("\n\n".join(f"Printed by the hospital of the town .\n{article(n)}" for n in range(12))),
         numbers={"repeated_lines": 1},

@@ -6,7 +6,12 @@ from data_prep.report import warnings, warnings_of_size
 from data_prep.text_checks import TextChecks
 
 SOUND = {
-    "corpus": {"documents": 100, "duplicates": 0, "checks": TextChecks().numbers()},
+    "corpus": {
+        "documents": 100,
+        "duplicates": 0,
+        "checks": TextChecks().numbers(),
+        "settings": {"group_column": None},
+    },
     "train": {"tokens": 5_000_000, "sentences": 200_000},
     "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005},
     "pairs": {"next": 500, "random": 500, "unlabelled": 10, "examples": 1010, "sentences_cut": 100},
@@ -31,6 +36,11 @@ def test_sound_text_is_left_alone():
     (changed("text", unk_rate=0.002), "0.20% of the tokens are [UNK]"),
     (changed("corpus", duplicates=20), "20% of the documents were exact duplicates"),
     (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),
+    (
+        changed("corpus", settings={"group_column": "patient"},
+                checks=SOUND["corpus"]["checks"] | {"documents_without_group": 7}),
+        "7 of the 100 documents have no patient",
+    ),
     (checked(read_twice=1), "In 1 places"),
     (checked(unreadable_characters=7), "7 characters are U+FFFD"),
     (checked(control_characters=7), "--encoding cp1252"),

@@ -103,6 +103,8 @@ PRETRAIN_MISTAKES = {
     "no unit": (["--budget=30"], ["--budget", "30m"]),
     "a space before the unit": (["--budget", "30", "m"], ["--budget takes one value"]),
     "no value": (["--tokenizer"], ["--tokenizer: a value is missing: give a text"]),
+    "no corpus": (["--corpus", "--budget=60s"], ["--corpus: a value is missing"]),
+    "no validation corpus": (["--validation-corpus", "--dry-run"], ["--validation-corpus: a value is missing"]),
     "a value for a switch": (["--dry-run=yes"], ["--dry-run takes no value"]),
     "nothing to extend": (["--extend-vocab=100"], ["--extend-vocab", "--init-from"]),
     "joined lines as documents": (["--document=line", "--line=wrapped"], ["--document line", "--line wrapped"]),
