@@ -174,7 +174,7 @@ def _nearest_name(path: str) -> str:
     folder, name = os.path.split(os.path.normpath(path))
     if folder and not os.path.isdir(folder):
         return f": there is no folder {folder}"
-    near = difflib.get_close_matches(name, sorted(os.listdir(folder or ".")), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, sorted(os.listdir(folder or ".")), n=1, cutoff=0.5)
     return f"; the nearest name in its folder is {near[0]}" if near else "; nothing there has a similar name"
 
 
@@ -390,7 +390,7 @@ def _hub_rows(source: Source) -> Any:
     except Exception as error:
         # Whatever can go wrong in a network, a cache and somebody else's data set.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PrepError(f"hub:{source.name} cannot be opened ({reason}); check its name.") from None
+        raise PrepError(f"hub:{source.name} cannot be opened ({reason}); check its name and the network.") from None
     if not isinstance(found, dict):
         return found
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))

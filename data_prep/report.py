@@ -148,10 +148,10 @@ def _about_text(corpus: dict) -> list[str]:
             f"{checks['unreadable_characters']:,} characters are U+FFFD, which stands for what a program could not "
             "read: convert the text again from its source."
         )
-    if checks["control_characters"]:
+    if checks["latin_controls"]:
         found.append(
-            f"{checks['control_characters']:,} control characters were dropped. Those from U+0080 to U+009F come from "
-            "cp1252 text that was read as Latin-1: --encoding cp1252 reads it rightly."
+            f"{checks['latin_controls']:,} characters are from U+0080 to U+009F, which are no letters: cp1252 text "
+            "was read as Latin-1. --encoding cp1252 reads it rightly; convert text again that was saved so."
         )
     if checks["documents_with_tags"] > 0.1 * corpus["documents"]:
         share = checks["documents_with_tags"] / corpus["documents"]

@@ -25,13 +25,14 @@ class TextChecks:
     """Counts over the documents of a corpus.
 
     Attributes:
-        control_characters, unreadable_characters (U+FFFD), read_twice (places with UTF-8 that was once read as another
-        encoding), special_tokens (the names of special tokens, as text), documents_with_tags (HTML, XML).
+        control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
+        (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
+        text), documents_with_tags (HTML, XML), documents_without_group.
     """
 
     def __init__(self):
         self.documents = self.documents_without_group = 0
-        self.control_characters = self.unreadable_characters = self.read_twice = 0
+        self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
         self._compared = self._characters = self._without_spaces = 0
         self._documents_of_line: Counter[str] = Counter()
@@ -42,7 +43,7 @@ class TextChecks:
         self.documents += 1
         self.documents_without_group += group is None
         self.control_characters += len(text) - len(text.translate(None, _CONTROL))
-        self.control_characters += len(_LATIN_CONTROL.findall(text))
+        self.latin_controls += len(_LATIN_CONTROL.findall(text))
         self.unreadable_characters += text.count(_REPLACEMENT)
         self.read_twice += sum(map(text.count, _READ_TWICE))
         if b"[" in text:
@@ -73,7 +74,8 @@ class TextChecks:
         in_repeated = sum(len(line) * self._times_of_line[line] for line in repeated)
         return {
             "documents_without_group": self.documents_without_group,
-            "control_characters": self.control_characters,
+            "control_characters": self.control_characters + self.latin_controls,
+            "latin_controls": self.latin_controls,
             "unreadable_characters": self.unreadable_characters,
             "read_twice": self.read_twice,
             "special_tokens_as_text": self.special_tokens,

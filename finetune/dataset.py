@@ -78,11 +78,13 @@ def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list
     """Hold back a share of each class by a hash of the content; equal texts stay together.
 
     Which rows they are depends on the texts alone: not on their order, nor on a seed. A class of one text stays whole.
+    A text with more copies than texts are held back of its class stays with the rest, where there are others.
 
     Returns:
         (the rest, those held back), both in the order of `examples`.
     """
     hashes = [_content_hash(example, purpose) for example in examples]
+    copies = Counter(hashes)
     label_of: dict[bytes, str] = {}
     for example, content in zip(examples, hashes, strict=True):
         # A text with several labels belongs to the first of them by name, wherever its rows are.
@@ -93,7 +95,7 @@ def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list
     held: set[bytes] = set()
     for contents in by_class.values():
         count = max(1, round(share * len(contents))) if len(contents) > 1 else 0
-        held.update(sorted(contents)[:count])
+        held.update(sorted(contents, key=lambda content: (copies[content] > count, content))[:count])
     pairs = list(zip(examples, hashes, strict=True))
     return [example for example, h in pairs if h not in held], [example for example, h in pairs if h in held]
 

@@ -100,8 +100,9 @@ def find_columns(
         raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
     for option, name in [*(("--text-column", name) for name in texts), ("--label-column", label)]:
         if name is not None and name not in names:
-            near = listing(get_close_matches(name, names, n=1, cutoff=0))
-            raise FinetuneError(f'{path} has no column "{name}" but {listing(names)}: did you mean {option} {near}?')
+            near = listing(get_close_matches(name, names, n=1))
+            remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
+            raise FinetuneError(f'{path} has no column "{name}" but {listing(names)}: {remedy}')
     if labelled and label is None:
         label = _usual(names, LABEL_COLUMNS)
         if label is None:

@@ -43,7 +43,7 @@ def test_sound_text_is_left_alone():
     ),
     (checked(read_twice=1), "In 1 places"),
     (checked(unreadable_characters=7), "7 characters are U+FFFD"),
-    (checked(control_characters=7), "--encoding cp1252"),
+    (checked(latin_controls=7), "--encoding cp1252"),
     (checked(documents_with_tags=11), "11% of the documents hold HTML"),
     (checked(repeated_lines=3, share_of_repeated_lines=0.02), "3 lines stand in more than half"),
     (checked(share_without_spaces=0.5), "written without spaces"),
