@@ -39,7 +39,7 @@ def test_the_hub_reads_the_metadata(folder, name):
     hub = pytest.importorskip("huggingface_hub")
     found = hub.ModelCard((folder / name / "final" / "README.md").read_text()).data
     metadata, _ = card(folder / name)
-    assert found.library_name == "transformers" and found.pipeline_tag == metadata["pipeline_tag"]
+    assert found.to_dict()["library_name"] == "transformers" and found.pipeline_tag == metadata["pipeline_tag"]
     results = json.loads((folder / name / "results.json").read_text())
     values = {result.metric_type: result.metric_value for result in found.eval_results}
     if name == "run":
