@@ -15,6 +15,7 @@ from .readers import (
     Source,
     byte_chunks,
     check_encoding,
+    group_of,
     kind_of,
     listing,
     resolve,
@@ -48,6 +49,7 @@ class Corpus:
         document: "auto", "file", "blank-line" or "line": what a document is in .txt files.
         line: "auto", "sentence", "paragraph" or "wrapped" (cut at a margin: joined up to the next blank line).
         language: of the text, for the sentence splitter.
+        show_text: whether messages may show what could be text, such as the names of columns.
 
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
@@ -69,6 +71,7 @@ class Corpus:
         document: str = "auto",
         line: str = "auto",
         language: str = "en",
+        show_text: bool = True,
     ):
         check_encoding(encoding)
         check_language(language)
@@ -83,7 +86,9 @@ class Corpus:
         self.total_bytes = sum(sizes) if len(on_disk) == len(sizes) else 0
         self.empty_documents = 0
         self._meter = Meter()
-        self._finder = RuleFinder(self._sources, encoding, text_column, group_column, document, line, language)
+        self._finder = RuleFinder(
+            self._sources, encoding, text_column, group_column, document, line, language, show_text
+        )
         self.rules: CorpusRules = self._finder.find()
 
     @property
@@ -146,9 +151,8 @@ class Corpus:
                     f'{source.name}:{place} has {kind_of(text)} in the column "{column}", which is not text; '
                     "pass --text-column with the column that holds the text."
                 )
-            group = row.get(group_column)
             lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
-            yield Document(lines, f"{source.name}:{place}", None if group is None else str(group))
+            yield Document(lines, f"{source.name}:{place}", group_of(row, group_column))
         if missing:
             for _, row in islice(rows(source, self.encoding, Meter()), 1):
                 self._finder.require_columns(source, column, list(row))

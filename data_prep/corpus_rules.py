@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from .errors import PrepError
-from .readers import Meter, Source, listing, rows, text_blocks, whole_characters
+from .readers import Meter, Source, column_names, listing, rows, text_blocks, whole_characters
 from .sentences import END_MARKS, split
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
@@ -66,6 +66,8 @@ class RuleFinder:
     Args:
         text_column, group_column, document, line: as the settings have them; "auto" and None are found.
         language: of the text, for the sentence splitter.
+        show_text: whether messages may show what could be text. If not, a text column that has no usual name has to be
+            named by a person.
 
     Raises:
         PrepError: a setting has nothing to act on, or a column is not there.
@@ -78,6 +80,7 @@ class RuleFinder:
     document: str
     line: str
     language: str
+    show_text: bool = True
 
     def __post_init__(self):
         for option, value, known in (("document", self.document, DOCUMENTS), ("line", self.line, LINES)):
@@ -161,7 +164,7 @@ class RuleFinder:
             columns = list(dict.fromkeys(name for row in found for name in row))
             if not columns:
                 continue
-            text_column = text_column or _text_column(source, columns, found)
+            text_column = text_column or _text_column(source, columns, found, self.show_text)
             self.require_columns(source, text_column, columns)
             texts = [value for row in found if isinstance(value := row.get(text_column), str)]
             lines = [[line.strip() for line in whole_characters(text).splitlines()] for text in texts]
@@ -180,7 +183,8 @@ class RuleFinder:
                 near = [found for found in difflib.get_close_matches(name, columns) if found != text_column][:1]
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
-                    f'{source.name} has no column "{name}" but {listing(columns)}; {remedy}, or leave the file out.'
+                    f'{source.name} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}, or '
+                    "leave the file out."
                 )
 
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
@@ -266,7 +270,7 @@ def blocks_of(lines: Iterable[str]) -> list[list[str]]:
     return [list(block) for is_text, block in groupby(lines, bool) if is_text]
 
 
-def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]]) -> str:
+def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]], show_text: bool) -> str:
     """The column with a usual name, of those that are mostly text, else the one with the longest, of text alone."""
     lengths, mostly = {}, set()
     for name in columns:
@@ -281,7 +285,13 @@ def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]]
             return name
     if not lengths:
         raise PrepError(
-            f"{source.name} has no column of text among {listing(columns)}; add it, or leave the file out."
+            f"{source.name} has no column of text among {column_names(columns, show_text)}; add it, or leave the file "
+            "out."
+        )
+    if not show_text:
+        raise PrepError(
+            f"{source.name} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first line, "
+            "and name the column with --text-column, or put a line of names above it."
         )
     return max(lengths, key=lengths.__getitem__)
 

@@ -145,6 +145,7 @@ class Preparation:
             document=prep.document,
             line=prep.line,
             language=prep.language,
+            show_text=prep.show_text == "yes",
         )
 
     @cached_property

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from data_prep.preparation import say
 
@@ -37,7 +38,14 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
     Raises:
         FinetuneError, PrepError: they cannot be used (see `tasks.classification`).
     """
-    columns = task.columns_of_file(settings.train, settings.encoding, settings.text_column, settings.label_column)
+    columns = task.columns_of_file(
+        settings.train,
+        settings.encoding,
+        settings.text_column,
+        settings.label_column,
+        settings.group_column,
+        settings.show_text == "yes",
+    )
     bad = BadRows(settings.skip_bad_rows)
     train = list(task.read_rows(settings.train, settings.encoding, columns, bad))
     labels = task.label_names(train)
@@ -70,39 +78,56 @@ def _rows_of(
     """Rows of a further file, which must have the columns of the first."""
     if path == task.BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held back by itself, leave it out")
-    task.require_columns(path, settings.encoding, columns, settings.train)
+    task.require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
     return task.read_rows(path, settings.encoding, columns, bad)
 
 
 def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list[Example], list[Example]]:
-    """Hold back a share of each class by a hash of the content; equal texts stay together.
+    """Hold back a share of each class by a hash of the content; equal texts, and the texts of a group, stay together.
 
-    Which rows they are depends on the texts alone: not on their order, nor on a seed. A class of one text stays whole.
-    A text with more copies than texts are held back of its class stays with the rest, where there are others.
+    Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
+    count as one. No class is held back whole. A text with more copies, or a group with more rows, than are to be held
+    back of its class stays with the rest, where there are others.
 
     Returns:
         (the rest, those held back), both in the order of `examples`.
     """
-    hashes = [_content_hash(example, purpose) for example in examples]
-    copies = Counter(hashes)
-    label_of: dict[bytes, str] = {}
-    for example, content in zip(examples, hashes, strict=True):
-        # A text with several labels belongs to the first of them by name, wherever its rows are.
-        label_of[content] = min(example.label, label_of.get(content, example.label))
+    contents = [_content_hash(example, purpose) for example in examples]
+    # What cannot be parted: the copies of a text, or all texts of a group.
+    units = [
+        content if example.group is None else _hash("group", purpose, example.group)
+        for example, content in zip(examples, contents, strict=True)
+    ]
+    rows = Counter(units)
+    texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
+    labels: dict[bytes, list[str]] = {}
+    for unit, label in sorted({(unit, example.label) for unit, example in zip(units, examples, strict=True)}):
+        labels.setdefault(unit, []).append(label)
+    left = Counter(chain.from_iterable(labels.values()))
     by_class: dict[str, list[bytes]] = {}
-    for content, label in label_of.items():
-        by_class.setdefault(label, []).append(content)
+    for unit, names in labels.items():
+        # What has several labels belongs to the rarest of them, which has the fewest to choose from.
+        by_class.setdefault(min(names, key=lambda name: (left[name], name)), []).append(unit)
     held: set[bytes] = set()
-    for contents in by_class.values():
-        count = max(1, round(share * len(contents))) if len(contents) > 1 else 0
-        held.update(sorted(contents, key=lambda content: (copies[content] > count, content))[:count])
-    pairs = list(zip(examples, hashes, strict=True))
-    return [example for example, h in pairs if h not in held], [example for example, h in pairs if h in held]
+    for _, of_class in sorted(by_class.items()):
+        wanted = max(1, round(share * sum(texts[unit] for unit in of_class)))
+        for _, unit in sorted((rows[unit] > wanted, unit) for unit in of_class):
+            if wanted > 0 and all(left[name] > 1 for name in labels[unit]):
+                held.add(unit)
+                left.subtract(labels[unit])
+                wanted -= texts[unit]
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for example, unit in zip(examples, units, strict=True):
+        parts[unit in held].append(example)
+    return parts
 
 
 def _content_hash(example: Example, purpose: str) -> bytes:
-    content = "\0".join([purpose, example.text, example.text_pair or ""])
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _hash(purpose, example.text, example.text_pair or "")
+
+
+def _hash(*parts: str) -> bytes:
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _describe(dataset: Dataset) -> None:
@@ -118,6 +143,8 @@ def _describe(dataset: Dataset) -> None:
         more = f" and {len(rare) - 8} more" if len(rare) > 8 else ""
         say(f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes.")
     _warn_of_overlap(dataset)
+    if dataset.columns.group:
+        _warn_of_groups(dataset)
 
 
 def _short(label: str) -> str:
@@ -127,16 +154,32 @@ def _short(label: str) -> str:
 def _warn_of_overlap(dataset: Dataset) -> None:
     """Texts that occur twice are no reason to stop, but a reason to doubt a result."""
     classes: dict[bytes, set[str]] = {}
-    for example in dataset.train:
-        classes.setdefault(_content_hash(example, ""), set()).add(example.label)
-    doubtful = sum(len(found) > 1 for found in classes.values())
-    if doubtful:
-        say(f"{doubtful:,} training texts occur with several labels.")
-    seen = {"training": set(classes)}
-    for name, rows in (("validation", dataset.validation), ("test", dataset.test)):
+    seen: dict[str, set[bytes]] = {}
+    for name, rows in (("training", dataset.train), ("validation", dataset.validation), ("test", dataset.test)):
         contents = [_content_hash(example, "") for example in rows]
+        for content, example in zip(contents, rows, strict=True):
+            classes.setdefault(content, set()).add(example.label)
         for other, known in seen.items():
             shared = sum(content in known for content in contents)
             if shared:
                 say(f"{shared:,} of {len(rows):,} {name} texts occur in {other} too: the result on those means little.")
         seen[name] = set(contents)
+    doubtful = sum(len(found) > 1 for found in classes.values())
+    if doubtful:
+        say(f"{doubtful:,} texts occur with several labels.")
+
+
+def _warn_of_groups(dataset: Dataset) -> None:
+    """What `--group-column` cannot keep apart: rows without a group, and groups that given files share."""
+    parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    without = sum(example.group is None for rows in parts.values() for example in rows)
+    if without:
+        say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
+    groups = {name: {example.group for example in rows} - {None} for name, rows in parts.items()}
+    for name, other in (("validation", "training"), ("test", "training"), ("test", "validation")):
+        shared = sum(example.group in groups[other] for example in parts[name])
+        if shared:
+            say(
+                f'{shared:,} of {len(parts[name]):,} {name} texts are of a "{dataset.columns.group}" that occurs in '
+                f"{other} too: the result on those is not that of new ones."
+            )

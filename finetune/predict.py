@@ -43,6 +43,8 @@ class PredictSettings:
     """Column of the text, two for pairs. Those of training, or found by name, if not given."""
     encoding: str = "utf-8"
     """Encoding of the input."""
+    show_text: Literal["yes", "no"] = "yes"
+    """no: nothing of the texts on the screen, so --out has to be given."""
     skip_bad_rows: bool = False
     """Give rows without a text an empty label instead of stopping."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -60,6 +62,8 @@ class PredictSettings:
             raise FinetuneError("builtin has labels of its own: give a file of texts")
         if not self.file and self.text_column and os.path.isfile(self.text_column[-1]):
             raise FinetuneError(f"--text-column took {self.text_column[-1]}, a file: put the file before --text-column")
+        if self.show_text == "no" and self.out is None:
+            raise FinetuneError("--show-text no keeps the rows, which hold the texts, off the screen: give --out")
         if self.out and self.file and os.path.realpath(self.out) == os.path.realpath(self.file[0]):
             raise FinetuneError(f"--out {self.out} is the file to read: give another name")
         if len(self.text_column) > 2:
@@ -145,7 +149,9 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
         return task.Columns(("text", "text_pair")[: max(1, len(trained))], None)
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())
-    columns = task.find_columns(source.name, sample, wanted, None, labelled=False)
+    columns = task.find_columns(
+        source.name, sample, wanted, None, labelled=False, show_text=settings.show_text == "yes"
+    )
     if trained and len(columns.texts) != len(trained):
         kinds = {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(

@@ -18,8 +18,8 @@ class FinetuneSettings(LoopSettings):
     groups: ClassVar = {
         "what to train": ("model", "train", "validation", "test", "out", "budget", "seeds", "compare", "from_scratch",
                           "dry_run"),
-        "texts": ("text_column", "label_column", "encoding", "skip_bad_rows", "sequence_length", "long_text",
-                  "show_text"),
+        "texts": ("text_column", "label_column", "group_column", "encoding", "skip_bad_rows", "sequence_length",
+                  "long_text", "show_text"),
         "what counts": ("metric", "patience", "class_weights", "hidden_layers", "freeze_encoder", "seed"),
         **LoopSettings.groups,
     }  # fmt: skip
@@ -39,6 +39,8 @@ class FinetuneSettings(LoopSettings):
     """Column of the text; two for pairs of texts. Found by name if not given."""
     label_column: str | None = None
     """Column of the labels, words or whole numbers. Found by name if not given."""
+    group_column: str | None = None
+    """Column of whose text a row is (a patient, a case): all rows of one are held back together, or none."""
     encoding: str = "utf-8"
     """Encoding of the files."""
     skip_bad_rows: bool = False
@@ -50,7 +52,7 @@ class FinetuneSettings(LoopSettings):
     overlapping windows whose probabilities are averaged."""
 
     show_text: Literal["yes", "no"] = "yes"
-    """no: mistakes.md names the places of texts, not the texts."""
+    """no: mistakes.md and messages name the places of texts, not the texts."""
 
     seeds: int = 1
     """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best."""
@@ -104,8 +106,8 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError(f"--sequence-length {self.sequence_length} is too short for a text: use 8 or more")
         if len(self.text_column) > 2:
             raise FinetuneError("--text-column names more than two columns: give one, or two for pairs")
-        if self.train == "builtin" and (self.text_column or self.label_column):
-            raise FinetuneError("--text-column and --label-column have nothing to act on beside --train builtin")
+        if self.train == "builtin" and (self.text_column or self.label_column or self.group_column):
+            raise FinetuneError("--text-column, --label-column and --group-column have nothing to act on in builtin")
         if self.freeze_encoder and self.optimizer == "muon":
             raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: leave one out")
         if self.freeze_encoder and self.from_scratch:

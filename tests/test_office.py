@@ -150,6 +150,20 @@ def test_a_classifier_is_not_asked_to_fill_masks(office, capsys):
     assert "give a pretrained model, not a classifier" in capsys.readouterr().err
 
 
+def test_predictions_stay_off_the_screen(office, tmp_path, capsys):
+    folder, _ = office
+    model = next((folder / "labels").glob("*/final"))
+    given = [f"--model={model}", f"{folder}/labels.jsonl", "--show-text=no"]
+    assert predict(given) == 2 and "give --out" in capsys.readouterr().err
+    assert predict([*given, f"--out={tmp_path}/found.jsonl"]) == 0
+    printed = capsys.readouterr()
+    assert NAME not in (printed.out + printed.err).lower()
+    assert NAME in (tmp_path / "found.jsonl").read_text().lower()
+    (tmp_path / "new.csv").write_text(f"7,{NAME} fell\n8,{NAME} is well\n")
+    assert predict([given[0], f"{tmp_path}/new.csv", given[2], f"--out={tmp_path}/more.csv"]) == 2
+    assert NAME not in capsys.readouterr().err and not (tmp_path / "more.csv").exists()
+
+
 def test_paths_are_in_settings_and_logs_alone(office):
     folder, _ = office
     showing = {path.name for path in written(folder) if str(folder).encode() in path.read_bytes()}

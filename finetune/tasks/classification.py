@@ -16,7 +16,7 @@ from torch import Tensor
 from data_prep import builtin
 from data_prep.corpus_rules import TEXT_COLUMNS
 from data_prep.preparation import say
-from data_prep.readers import kind_of, listing, whole_characters
+from data_prep.readers import column_names, group_of, kind_of, listing, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions
@@ -40,56 +40,79 @@ _SAMPLED_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the text (or the pair of texts) and the class are."""
+    """Where the text (or the pair of texts), the class, and whose text it is, are."""
 
     texts: tuple[str, ...]
     label: str | None
+    group: str | None = None
 
     def __str__(self) -> str:
         texts = " and ".join(f'"{name}"' for name in self.texts)
-        return f"texts in {texts}" + (f', labels in "{self.label}"' if self.label else "")
+        others = [("labels", self.label), ("groups", self.group)]
+        return f"texts in {texts}" + "".join(f', {what} in "{name}"' for what, name in others if name)
+
+    def named(self) -> list[str]:
+        """All of them."""
+        return [*self.texts, *filter(None, (self.label, self.group))]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row: `place` is for people ("train.jsonl:17"); `text_pair` and `label` may be absent."""
+    """A row: `place` is for people ("train.jsonl:17"); `text_pair`, `label` and `group` may be absent."""
 
     place: str
     text: str
     text_pair: str | None = None
     label: str | None = None
+    group: str | None = None
+    """Whose text it is: rows of one group must not be held out from each other."""
 
 
 # --- rows
 
 
-def columns_of_file(path: str, encoding: str, texts: Sequence[str], label: str | None) -> Columns:
+def columns_of_file(
+    path: str,
+    encoding: str,
+    texts: Sequence[str],
+    label: str | None,
+    group: str | None = None,
+    show_text: bool = True,
+) -> Columns:
     """The columns of a file of labelled texts (see `find_columns`)."""
     if path == BUILTIN:
         return Columns(("text",), "label")
     sample = [row for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS)]
-    return find_columns(path, sample, texts, label, labelled=True)
+    return find_columns(path, sample, texts, label, group, labelled=True, show_text=show_text)
 
 
-def require_columns(path: str, encoding: str, columns: Columns, train: str) -> None:
+def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
     """Raises FinetuneError where a further file lacks a column that the training file has."""
-    names = {name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row}
-    for name in (*columns.texts, columns.label):
+    names = sorted({name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row})
+    for name in columns.named():
         if name not in names:
-            there = f"but {listing(sorted(names))}" if names else "and no rows"
+            there = f"among {column_names(names, show_text)}" if names else "and no rows"
             raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
 
 
 def find_columns(
-    path: str, sample: Sequence[dict[str, Any]], texts: Sequence[str], label: str | None, labelled: bool
+    path: str,
+    sample: Sequence[dict[str, Any]],
+    texts: Sequence[str],
+    label: str | None,
+    group: str | None = None,
+    *,
+    labelled: bool,
+    show_text: bool = True,
 ) -> Columns:
     """The columns of rows: those that are named, else those with a usual name, else the only one of text.
 
     Args:
         path: where the rows are from, for messages.
         sample: the first rows.
-        texts, label: names given by a person; empty and None if not.
+        texts, label, group: names given by a person; empty and None if not.
         labelled: whether a column of labels is needed.
+        show_text: whether messages may show what could be text, as names of columns can be.
 
     Raises:
         FinetuneError: there is no such column, or it cannot be told which one.
@@ -98,21 +121,23 @@ def find_columns(
     if not names:
         wanted = "texts and labels" if labelled else "texts"
         raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
-    for option, name in [*(("--text-column", name) for name in texts), ("--label-column", label)]:
+    shown = column_names(names, show_text)
+    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group)]
+    for option, name in given:
         if name is not None and name not in names:
             near = listing(get_close_matches(name, names, n=1))
             remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
-            raise FinetuneError(f'{path} has no column "{name}" but {listing(names)}: {remedy}')
+            raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
     if labelled and label is None:
         label = _usual(names, LABEL_COLUMNS)
         if label is None:
             raise FinetuneError(
-                f"{path} has no column of labels that can be told by its name among {listing(names)}: pass "
-                "--label-column"
+                f"{path} has no column of labels that can be told by its name among {shown}: pass --label-column"
             )
     if label in texts:
         raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
-    return Columns(tuple(texts) or _text_columns(path, sample, names, label), label)
+    texts = tuple(texts) or _text_columns(path, sample, [name for name in names if name != group], label, show_text)
+    return Columns(texts, label, group)
 
 
 def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -120,7 +145,9 @@ def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
     return next((lowered[name] for name in usual if name in lowered), None)
 
 
-def _text_columns(path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None) -> tuple[str, ...]:
+def _text_columns(
+    path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
+) -> tuple[str, ...]:
     others = [name for name in names if name != label]
     for pair in PAIR_COLUMNS:
         found = tuple(_usual(others, [name]) for name in pair)
@@ -130,10 +157,10 @@ def _text_columns(path: str, sample: Sequence[dict[str, Any]], names: list[str],
     if usual:
         return (usual,)
     texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]
-    if len(texts) != 1:
+    if len(texts) != 1 or not show_text:
         raise FinetuneError(
-            f"{path}: the column of texts cannot be told by its name among {listing(names)}: pass --text-column with "
-            "one name, or two for pairs"
+            f"{path}: the column of texts cannot be told by its name among {column_names(names, show_text)}: pass "
+            "--text-column with one name, or two for pairs"
         )
     return (texts[0],)
 
@@ -148,8 +175,7 @@ def read_rows(path: str, encoding: str, columns: Columns, bad: BadRows) -> Itera
         for number, (text, label) in enumerate(builtin.labelled(), 1):
             yield Example(f"{BUILTIN}:{number}", text, None, label)
         return
-    wanted = [*columns.texts, *([columns.label] if columns.label else [])]
-    for place, row in table_rows(path, encoding, wanted):
+    for place, row in table_rows(path, encoding, columns.named()):
         example = example_of(place, row, columns, bad)
         if example:
             yield example
@@ -163,7 +189,7 @@ def example_of(place: str, row: dict[str, Any], columns: Columns, bad: BadRows) 
     except ValueError as problem:
         bad(place, str(problem))
         return None
-    return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label)
+    return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
 
 
 def text_of(row: dict[str, Any], column: str) -> str:

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
+from data_prep.readers import group_of
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONG = "It was a long line of many words about nothing at all. " * 6
@@ -306,19 +307,44 @@ def test_the_text_column_is_found_or_asked_for(tmp_path):
     assert column({"text": "ab", "note": "abc"}, text_column="note") == "note"
     with pytest.raises(PrepError, match=r"a\.jsonl has no column of text among id, size"):
         column({"id": 7, "size": 8})
-    with pytest.raises(PrepError, match=r'no column "txt" but id, text; pass --text-column text'):
+    with pytest.raises(PrepError, match=r'no column "txt" among id, text; pass --text-column text'):
         column({"id": 7, "text": "a"}, text_column="txt")
     with pytest.raises(
-        PrepError, match=r'no column "patients" but patient, text; pass --group-column patient'
+        PrepError, match=r'no column "patients" among patient, text; pass --group-column patient'
     ):
         column({"patient": 7, "text": "a"}, group_column="patients")
+
+
+def test_where_no_text_may_be_shown_a_row_is_not_taken_for_names_of_columns(tmp_path):
+    table = tmp_path / "letters.csv"
+    table.write_text("7,Mrs Quixbert fell\n8,She is well again\n")
+    for changes in ({}, {"text_column": "letter"}, {"group_column": "patient", "text_column": "8"}):
+        with pytest.raises(PrepError, match=r"^letters\.csv has no .*--(text|group)-column|add a column") as refusal:
+            Corpus([str(table)], show_text=False, **changes)
+        assert "Quixbert" not in str(refusal.value)
+    with pytest.raises(PrepError, match=r'no column "letter" among 7, Mrs Quixbert fell'):
+        Corpus([str(table)], text_column="letter")
+    table.write_text("id,text\n7,Mrs Quixbert fell\n")
+    assert Corpus([str(table)], show_text=False).rules.text_column == "text"
+    table.write_text("id,letter\n7,Mrs Quixbert fell\n")
+    assert Corpus([str(table)], show_text=False, text_column="letter").rules.text_column == "letter"
+
+
+@pytest.mark.parametrize(
+    ("value", "group"),
+    [("a", "a"), (" a", " a"), ("", None), (" ", None), (None, None), (7, "7"), (7.0, "7"), (7.5, "7.5"),
+     (float("nan"), None), (0, "0"), (False, "False")],
+)  # fmt: skip
+def test_whose_row_it_is(value, group):
+    assert group_of({"who": value}, "who") == group
+    assert group_of({"who": value}, None) is None and group_of({}, "who") is None
 
 
 def test_a_later_file_without_the_column_is_an_error_not_an_empty_file(tmp_path):
     for number in range(40):
         row = {"body": "b"} if number == 39 else {"text": "a"}
         (tmp_path / f"{number:02}.jsonl").write_text(json.dumps(row) + "\n")
-    refused(tmp_path, r'^39\.jsonl has no column "text" but body')
+    refused(tmp_path, r'^39\.jsonl has no column "text" among body')
 
 
 def test_options_with_nothing_to_act_on_are_refused(tmp_path):

@@ -40,7 +40,7 @@ def one_thread():
 
 
 def columns_of(names, texts=(), label=None, labelled=True, **values):
-    return find_columns("rows.csv", [dict.fromkeys(names, "words") | values], texts, label, labelled)
+    return find_columns("rows.csv", [dict.fromkeys(names, "words") | values], texts, label, labelled=labelled)
 
 
 # --- columns

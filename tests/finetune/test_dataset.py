@@ -1,6 +1,7 @@
 """What is held back, and what is said about the texts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,50 @@ def test_a_text_of_many_copies_is_held_back_where_there_is_no_other():
     assert Counter(row.label for row in held) == {"a": 9, "b": 2}
 
 
+grouped = st.lists(
+    st.builds(
+        Example,
+        place=st.uuids().map(str),
+        text=st.text("ab", min_size=1, max_size=4),
+        label=st.sampled_from(["p", "q", "r"]),
+        group=st.sampled_from([None, *"ghijklm"]),
+    ),
+    max_size=60,
+    unique_by=lambda example: example.place,
+)
+
+
+@given(grouped, st.permutations(range(60)))
+def test_a_group_is_on_one_side(rows, order):
+    rest, held = split(rows, 0.1, "validation")
+    assert Counter(rest) + Counter(held) == Counter(rows)
+    groups = [{row.group for row in part} - {None} for part in (rest, held)]
+    assert groups[0].isdisjoint(groups[1])
+    texts = [{row.text for row in part if row.group is None} for part in (rest, held)]
+    assert texts[0].isdisjoint(texts[1])
+    labels = [{row.label for row in part} for part in (rest, held)]
+    assert labels[1] <= labels[0], "a class is left that nothing can be learned of"
+    shuffled = split([rows[i] for i in order if i < len(rows)], 0.1, "validation")
+    assert [set(part) for part in shuffled] == [set(rest), set(held)]
+
+
+def test_groups_of_a_tenth_of_the_texts_are_held_back():
+    rows = [
+        Example(f"rows:{patient}.{n}", f"{patient} {n}", None, "ab"[n % 2], str(patient))
+        for patient in range(100)
+        for n in range(patient % 5 + 1)
+    ]
+    held = split(rows, 0.1, "validation")[1]
+    assert 0.1 <= len(held) / len(rows) <= 0.1 + 2 * 5 / len(rows)
+    assert {row.label for row in held} == {"a", "b"} and 4 < len({row.group for row in held}) < 40
+
+
+def test_a_large_group_is_learned_from():
+    rows = [Example(f"rows:{n}", f"text {n}", None, "ab"[n % 2], str(max(0, n - 60))) for n in range(100)]
+    rest, held = split(rows, 0.1, "validation")
+    assert sum(row.group == "0" for row in rest) == 61 and 10 <= len(held) <= 12
+
+
 def test_other_classes_and_purposes():
     mine = rows_of(numbered(200, "a"))
     alone = split(mine, 0.1, "validation")[1]
@@ -148,7 +193,7 @@ def test_overlap_and_contradictions_are_said(write_rows, capsys):
     train = [*TRAIN, ("both", "a"), ("both", "b"), ("both", "b"), ("c", "a"), ("c", "b")]
     read(write_rows, train, [("a 1", "a"), ("a 2", "b"), ("new", "a")], [("both", "a"), ("other", "b")])
     said = capsys.readouterr().out
-    assert "2 training texts occur with several labels.\n" in said
+    assert "3 texts occur with several labels.\n" in said
     assert "2 of 3 validation texts occur in training too: the result on those means little.\n" in said
     assert "1 of 2 test texts occur in training too: the result on those means little.\n" in said
     assert "occur in validation too" not in said
@@ -198,5 +243,44 @@ def test_the_builtin_texts_are_held_back_by_themselves(write_rows):
 def test_further_files_need_the_columns_of_the_first(write_rows, tmp_path):
     train = write_rows(json_rows(TRAIN))
     other = write_rows([{"text": "v", "category": "a"}], "other.jsonl")
-    with pytest.raises(FinetuneError, match='other.jsonl has no column "label" but category, text: call'):
+    with pytest.raises(FinetuneError, match='other.jsonl has no column "label" among category, text: call'):
         read_dataset(FinetuneSettings(model="none", train=train, validation=other))
+
+
+def test_the_groups_of_a_column(write_rows, capsys):
+    """Patients of one to four rows, some rows of nobody; held back as a whole, said where files share one."""
+    def letters(name, patients):
+        return [{"text": f"{name} {p} {n}", "label": "ab"[n % 2], "who": p} for p in patients for n in range(4)]
+
+    rows = [*letters("train", range(30)), *[{"text": f"of nobody {n}", "label": "a"} for n in range(5)]]
+    test = write_rows(letters("test", [29, 30.0]), "test.jsonl")
+    settings = FinetuneSettings(model="none", train=write_rows(rows), test=test, group_column="who")
+    dataset = read_dataset(settings)
+    said = capsys.readouterr().out
+    assert 'Columns: texts in "text", labels in "label", groups in "who".\n' in said
+    assert '5 texts have no "who": each counts as a group of its own.\n' in said
+    assert {row.group for row in dataset.train}.isdisjoint({row.group for row in dataset.validation} - {None})
+    assert {row.group for row in dataset.test} == {"29", "30"}
+    where = "training" if "29" in {row.group for row in dataset.train} else "validation"
+    assert f'4 of 8 test texts are of a "who" that occurs in {where} too: the result on those is not' in said
+    with pytest.raises(FinetuneError, match='no column "whom" among label, text, who|did you mean --group-column who'):
+        read_dataset(replace(settings, group_column="whom"))
+    other = write_rows([{"text": "t", "label": "a"}], "other.jsonl")
+    with pytest.raises(FinetuneError, match=r'other\.jsonl has no column "who"'):
+        read_dataset(replace(settings, test=other))
+
+
+def test_where_no_text_may_be_shown_names_of_columns_are_not(tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text("Mrs Quixbert fell,ward\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
+
+    def refusal(**changes) -> str:
+        with pytest.raises(FinetuneError) as refused:
+            read_dataset(FinetuneSettings(model="none", train=str(table), **changes))
+        return str(refused.value)
+
+    for changes in ({}, {"label_column": "ward"}, {"label_column": "ward", "text_column": ("letter",)}):
+        assert "Quixbert" not in refusal(show_text="no", **changes)
+    assert "Quixbert" in refusal()
+    named = {"text_column": ("Mrs Quixbert fell",), "label_column": "ward", "show_text": "no"}
+    assert len(read_dataset(FinetuneSettings(model="none", train=str(table), **named)).train) == 36

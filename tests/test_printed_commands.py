@@ -1,0 +1,115 @@
+"""Every command that a page or a recipe prints: understood as printed, and carried out as far as a plan goes."""
+
+import gzip
+import importlib
+import json
+import random
+import re
+import shlex
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from data_prep import builtin
+from data_prep.run import main as prepare
+from finetune.classifier import Facts
+from model import BertConfig, BertForPreTraining, BertForSequenceClassification
+from pretrain.checkpoint import save_model_folder
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*.yaml"))]
+LAUNCHER = r"(?:python|torchrun(?: --[\w-]+ \S+)+)"
+COMMAND = re.compile(LAUNCHER + r" -m ((?:data_prep|pretrain|finetune)\.\w+)((?: [^\n#`&|]+)?)")
+STAGES = ("data_prep.run", "pretrain.run", "finetune.run")
+
+
+def commands():
+    """(module, arguments) of each, once, named by the page where it comes first."""
+    seen = set()
+    for page in PAGES:
+        for module, arguments in COMMAND.findall(page.read_text()):
+            given = tuple(shlex.split(arguments))
+            if (module, given) not in seen:
+                seen.add((module, given))
+                yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}")
+
+
+def run(module, given):
+    return importlib.import_module(module).main(list(given))
+
+
+@pytest.mark.parametrize(("module", "given"), commands())
+def test_it_is_understood(module, given, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert run(module, [*given, "--print-config"]) == 0, capsys.readouterr().err
+
+
+def write_letters(path: Path, count: int, seed: int) -> None:
+    """Rows of made-up letters: id, text, label, patient."""
+    rng = random.Random(seed)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt") as file:
+        if ".csv" in path.name:
+            file.write("id,text,label,patient\n")
+        for number in range(count):
+            text = " ".join(rng.choices(["the", "of", "heart", "rate", "patient", "was", "stable"], k=9))
+            row = {"id": number, "text": f"{text} {number}", "label": "ab"[number % 2], "patient": number // 3}
+            file.write(",".join(map(str, row.values())) + "\n" if ".csv" in path.name else json.dumps(row) + "\n")
+
+
+@pytest.fixture(scope="module")
+def owner(small_tokenizer, tmp_path_factory) -> Path:
+    """A folder with everything that the pages speak of."""
+    folder = tmp_path_factory.mktemp("owner")
+    shutil.copytree(ROOT / "recipes", folder / "recipes")
+    texts = [text for _, text in islice(builtin.documents(), 60)]
+    for name in ("notes", "wikipedia"):
+        (folder / name).mkdir()
+        for number, text in enumerate(texts):
+            (folder / name / f"{number}.txt").write_text(text)
+    with gzip.open(folder / "articles.txt.gz", "wt") as file:
+        file.write("\n\n".join(texts))
+    for number, name in enumerate(["labels.csv", "test.csv", "new.csv", "letters.csv", "train.jsonl", "test.jsonl",
+                                   "sentences.jsonl", "reviews.jsonl.gz"]):  # fmt: skip
+        write_letters(folder / name, 60, number)
+    given = [f"--corpus={folder}/notes", f"--out={folder}/prepared", "--vocab-size=512", "--workers=1"]
+    assert prepare(given) == 0
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=small_tokenizer.vocab_size, max_position_embeddings=128, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=64, id2label={0: "a", 1: "b"},
+    )  # fmt: skip
+    pretrained = ["bert-folder", "another-bert", *(f"runs/{name}/final" for name in (
+        "notes", "articles", "letters", "builtin", "base-128", "large-128"))]  # fmt: skip
+    for name in pretrained:
+        save_model_folder(BertForPreTraining(config), small_tokenizer, folder / name)
+    for name in ("runs/labels/final", "runs/compared/articles/final"):
+        save_model_folder(BertForSequenceClassification(config), small_tokenizer, folder / name)
+        Facts(("text",), 128, "head").write(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(("module", "given"), commands())
+def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
+    """The stages with --dry-run, the model and the vocabulary small; the rest runs as it is printed."""
+    monkeypatch.chdir(owner)
+    if module == "finetune.predict" and "--model" not in given:
+        pytest.skip("reads standard input")
+    is_stage = module in STAGES and "--help" not in given
+    if is_stage:
+        assert run(module, [*given, "--print-config"]) == 0
+        chosen = yaml.safe_load(capsys.readouterr().out)
+        given = [*given, "--dry-run"]
+        if module == "pretrain.run":
+            given += ["--device=cpu"] if chosen["init_from"] else ["--device=cpu", "--preset=tiny"]
+        if chosen.get("vocab_size", "auto") != "auto":
+            given += ["--vocab-size=512"]
+    before = set(owner.rglob("*"))
+    assert run(module, given) == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    if is_stage:
+        assert "nothing was kept" in printed and set(owner.rglob("*")) == before
