@@ -218,7 +218,12 @@ def _parse(settings_class: type, stated: Mapping[str, Any], source: str, argumen
 
     options = _options(settings_class)
     entries = [_entry(name, value, options, source) for name, value in stated.items()]
-    tokens = [token for name, values in entries for token in _as_tokens(name, values, options[name].kind)]
+    positional = _positional(settings_class)
+    # What needs no option comes first: behind one that takes several values it would be taken for one of them.
+    tokens = [word for name, words in entries if name == positional for word in words]
+    for name, words in entries:
+        if name != positional:
+            tokens += _as_tokens(name, words, options[name].kind)
     parser_class = _parser_class(settings_class)
     if problem := without_value(arguments, options):
         raise UserError(problem)
@@ -229,7 +234,7 @@ def _parse(settings_class: type, stated: Mapping[str, Any], source: str, argumen
     except SystemExit:
         problems = [
             *entry_problems(entries, options, source),
-            *argument_problems(arguments, options | _COMMAND_OPTIONS, _has_positional(settings_class)),
+            *argument_problems(arguments, options | _COMMAND_OPTIONS, positional),
             *missing(options, [name for name, _ in entries], arguments),
         ]
         raise UserError(
@@ -306,8 +311,9 @@ def _as_tokens(option: str, words: list[str] | bool, kind: Any) -> list[str]:
     return [f"--{option}", *words] if is_list(kind) else [f"--{option}={words[0]}"]
 
 
-def _has_positional(settings_class: type) -> bool:
+def _positional(settings_class: type) -> str | None:
+    """The setting whose values stand without an option."""
     hints = typing.get_type_hints(settings_class, include_extras=True)
-    return any(POSITIONAL in getattr(hint, "__metadata__", ()) for hint in hints.values())
+    return next((name for name, hint in hints.items() if POSITIONAL in getattr(hint, "__metadata__", ())), None)
 
 

@@ -14,13 +14,14 @@ class Option(NamedTuple):
     is_required: bool
 
 
+_FILES = ("data", "dataset", "input", "text", "file", "files", "train-file")
 # What other programs call them: options (with a value where only that says it), and words.
 _OTHER_NAMES = {
     "lr": ("learning-rate",),
     **dict.fromkeys(("epochs", "num-epochs", "num-train-epochs"), ("budget 3epochs",)),
     **dict.fromkeys(("steps", "max-steps"), ("budget 5000steps",)),
     **dict.fromkeys(("time", "minutes", "hours"), ("budget 30m",)),
-    **dict.fromkeys(("data", "dataset", "input", "text", "file", "files", "train-file"), ("corpus", "train")),
+    **dict.fromkeys(_FILES, ("corpus", "train")),
     **dict.fromkeys(("output", "output-dir", "save"), ("out",)),
     **dict.fromkeys(("model-name-or-path", "checkpoint"), ("model", "init-from")),
     **dict.fromkeys(("model", "size"), ("preset",)),
@@ -47,27 +48,32 @@ def entry_problems(
             yield f"{source}: {underscored(option)}: {wrong}"
 
 
-def argument_problems(arguments: Sequence[str], options: Mapping[str, Option], loose_words: bool) -> Iterator[str]:
-    """What is wrong with words of the command line; `loose_words` may stand without an option."""
+def argument_problems(
+    arguments: Sequence[str], options: Mapping[str, Option], positional: str | None
+) -> Iterator[str]:
+    """What is wrong with words of the command line; those of the setting `positional` stand without an option."""
+    options = {name: option for name, option in options.items() if name != positional}
     for flag, words in _grouped(arguments):
         option = dashed(flag.removeprefix("--"))
         switch = option if option in options else option.removeprefix("no-")
         kind = options[switch].kind if switch in options else None
         if not flag:
-            if loose_words:
+            if positional:
                 continue
             meant = next((name for name in _WITHOUT_OPTION if name in options), None)
             hint = f": did you mean --{meant} {words[0]}?" if meant else ": every value stands behind its option"
             yield f"unexpected argument {words[0]!r}{hint} (see --help)"
+        elif kind is None and positional and option in (positional, *_FILES):
+            yield f"unknown option {flag}: write what stands behind it without an option (see --help)"
         elif kind is None or (switch != option and kind is not bool):
             guess = closest(option, options)
             yield f"unknown option {flag}" + (f": did you mean --{guess}?" if guess else "") + " (see --help)"
         elif kind is bool:
-            if words and not loose_words:
+            if words and not positional:
                 yield f"--{switch} takes no value: write --{switch} or --no-{switch}, without {words[0]!r}"
         elif not is_list(kind) and not words:
             yield f"--{option}: a value is missing: give {describe(kind)}"
-        elif not is_list(kind) and len(words) > 1 and not loose_words:
+        elif not is_list(kind) and len(words) > 1 and not positional:
             yield f"--{option} takes one value: {words[1]!r} is one too many"
         elif wrong := _wrong_word(words if is_list(kind) else words[:1], kind):
             yield f"--{option}: {wrong}"

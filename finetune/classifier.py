@@ -115,9 +115,7 @@ def open_classifier(folder: Path) -> BertForSequenceClassification:
             warnings.simplefilter("ignore", UserWarning)
             model = BertForSequenceClassification.from_pretrained(folder)
     except ModelError as error:
-        inside = folder / "final"
-        hint = f" Did you mean {inside}?" if (inside / "config.json").exists() else ""
-        raise FinetuneError(f"{error}{hint}") from error
+        raise FinetuneError(str(error)) from error
     config = model.config
     if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
         raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): give a "

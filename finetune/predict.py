@@ -73,12 +73,14 @@ class PredictSettings:
 def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
     from pretrain.device import find_device
+    from pretrain.folder import require_made
 
     from .classifier import TextClassifier
 
     check_encoding(settings.encoding)
     check_output(settings.out)
     sources = input_sources(settings)
+    require_made(settings.model, PredictSettings.model, "finetune.run")
     classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0

@@ -11,6 +11,7 @@ from model.huggingface import read_config
 from model.weights import open_weights
 from pretrain.budget import Budget
 from pretrain.device import computes_in_bf16, find_device
+from pretrain.folder import require_made
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings
@@ -53,14 +54,11 @@ def model_config(folder: str) -> BertConfig:
     Raises:
         FinetuneError: the folder holds no model.
     """
+    require_made(folder, FinetuneSettings.model, "pretrain.run")
     try:
         return read_config(Path(folder))
     except ModelError as error:
-        inside = Path(folder) / "final"
-        hint = f" Did you mean {inside}?" if (inside / "config.json").exists() else ""
-        if folder == FinetuneSettings.model and not Path(folder).exists():
-            hint = " It is what python -m pretrain.run makes; run that first, or name another --model."
-        raise FinetuneError(f"{error}{hint}") from error
+        raise FinetuneError(str(error)) from error
 
 
 def check_model(folder: str, config: BertConfig) -> None:

@@ -138,9 +138,10 @@ def read_config(folder: Path) -> BertConfig:
         raise ModelError(f"{folder} is not a folder. Give a local model folder; nothing is downloaded.")
     check_place(path)
     if not path.is_file():
-        raise ModelError(
-            f"{path} is missing, so {folder} is not a model folder. Give the folder that holds config.json."
-        )
+        # Where a run leaves its model.
+        final = folder / "final"
+        meant = f"Did you mean {final}?" if (final / path.name).is_file() else "Give the folder that holds config.json."
+        raise ModelError(f"{path} is missing, so {folder} is not a model folder. {meant}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:

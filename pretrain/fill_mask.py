@@ -11,6 +11,7 @@ from data_prep import command_line
 from data_prep.wordpiece import WordPieceTokenizer
 
 from .errors import PretrainError
+from .folder import require_made
 
 MASK = "[MASK]"
 _TEXTS_AT_ONCE = 32
@@ -119,6 +120,7 @@ def read_texts(settings: FillMaskSettings) -> Iterable[str]:
 
 def run(settings: FillMaskSettings) -> None:
     """`python -m pretrain.fill_mask`."""
+    require_made(settings.model, FillMaskSettings.model, "pretrain.run")
     fill = MaskFiller(settings.model)
     waiting: list[str] = []
     for text in read_texts(settings):

@@ -18,6 +18,17 @@ from .errors import PretrainError
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def require_made(folder: str, default: str, command: str) -> None:
+    """Raises PretrainError where no --model was given, and the model that is taken then was not made yet.
+
+    Args:
+        default: the folder that is taken.
+        command: the module that makes it.
+    """
+    if folder == default and not Path(folder).exists():
+        raise PretrainError(f"there is no {folder}, which python -m {command} makes: run that first, or give a --model")
+
+
 @contextmanager
 def whole_folder(final: Path, size: int) -> Iterator[Path]:
     """A temporary folder, which gets the name `final` at the end of the block, once all of it is on disk.

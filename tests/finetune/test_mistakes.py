@@ -275,6 +275,8 @@ PREDICT_MISTAKES = {
     ),
     "unknown format": (lambda f: [rows_file(f), "--format=xlsx"], ["--format", "csv"]),
     "unknown option": (lambda f: [rows_file(f), "--modle=x"], ["--model"]),
+    "file behind an option": (lambda f: ["--file", rows_file(f)], ["--file", "without an option"]),
+    "file behind another program's option": (lambda f: ["--input", rows_file(f)], ["--input", "without an option"]),
     "unknown encoding": (lambda f: [rows_file(f), "--encoding=utf8x"], ["utf8x"]),
     "output folder missing": (lambda f: [rows_file(f), f"--out={f / 'no' / 'x.csv'}"], ["--out", "no/x.csv", "folder"]),
     "output is a folder": (lambda f: [rows_file(f), f"--out={f}"], ["--out", "folder"]),
@@ -294,6 +296,20 @@ def test_a_mistake_in_predicting_is_refused(mistake, run_folder, tmp_path, capsy
     assert_one_sentence(capsys.readouterr().err, words)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
     assert {path: path.read_bytes() for path in (tmp_path / "in").iterdir()} == before
+
+
+def test_the_file_to_predict_may_stand_in_a_settings_file(run_folder, tmp_path, capsys):
+    given = [f"--out={tmp_path / 'predicted.jsonl'}", f"--model={run_folder / 'final'}", "--device=cpu"]
+    assert predict([str(rows_file(tmp_path / "in")), *given, "--print-config"]) == 0
+    (tmp_path / "predict.yaml").write_text(capsys.readouterr().out)
+    assert predict([f"--config={tmp_path / 'predict.yaml'}"]) == 0
+    assert len((tmp_path / "predicted.jsonl").read_text().splitlines()) == len(ROWS)
+
+
+def test_predicting_before_anything_was_fine_tuned_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert predict([str(rows_file(tmp_path / "in"))]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["runs/builtin-packages/final", "python -m finetune.run", "--model"])
 
 
 def test_predicting_with_what_is_no_classifier_is_refused(run_folder, encoder, tmp_path, capsys):

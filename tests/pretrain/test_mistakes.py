@@ -229,6 +229,14 @@ def test_mistakes_in_filling_masks(given, words, run_folder, capsys):
     assert_one_sentence(capsys.readouterr().err, words)
 
 
+def test_filling_masks_before_anything_was_pretrained_says_what_to_do(run_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert fill_mask(["the [MASK] rate"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["runs/builtin/final", "python -m pretrain.run", "--model"])
+    assert fill_mask([f"--model={run_folder[0]}", "the [MASK] rate"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["config.json", "Did you mean", "final?"])
+
+
 def test_a_single_document_and_one_sentence_documents_are_no_mistake(tmp_path):
     import random
 
