@@ -9,21 +9,10 @@ from itertools import islice
 from . import builtin
 from .corpus_rules import CorpusRules, RuleFinder, blocks_of
 from .errors import PrepError
-from .readers import (
-    FORMATS,
-    Meter,
-    Source,
-    byte_chunks,
-    check_encoding,
-    group_of,
-    kind_of,
-    listing,
-    resolve,
-    rows,
-    text_lines,
-    whole_characters,
-)
+from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
 from .sentences import check_language
+from .sources import FORMATS, Source, listing, resolve
+from .values import group_of, kind_of, whole_characters
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from statistics import fmean, median
 from typing import Any
 
 from .errors import PrepError
-from .readers import Meter, Source, column_names, listing, rows, text_blocks, whole_characters
+from .readers import Meter, rows, text_blocks
 from .sentences import END_MARKS, split
+from .sources import Source, listing
+from .values import column_names, whole_characters
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""

@@ -3,49 +3,24 @@
 import codecs
 import csv
 import difflib
-import glob
 import gzip
 import io
 import json
-import math
 import os
-import stat
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from encodings.aliases import aliases
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from .errors import PrepError
+from .sources import Source, listing, split_name
 
-FORMATS = "text (.txt), .jsonl, .csv, .tsv, each also with .gz, and .parquet"
-_SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16
 # Characters and words of the name of a column; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One thing to read. `name` is for people and never holds a folder above the one that was asked for."""
-
-    name: str
-    path: str
-    format: str
-    """One of txt, jsonl, csv, tsv, parquet, hub, builtin."""
-    compressed: bool = False
-    size: int = 0
-    """Bytes on disk, 0 if unknown."""
-    written: int | None = None
-    """When a file was last written to, in nanoseconds; None where that is not known (a pipe, the Hub)."""
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether it holds rows with columns rather than plain text."""
-        return self.format not in ("txt", "builtin")
 
 
 @dataclass(slots=True)
@@ -60,80 +35,16 @@ class Meter:
         self.finished, self.position = self.finished + source.size, 0
 
 
-def resolve(paths: Sequence[str]) -> tuple[list[Source], list[str]]:
-    """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
-
-    Raises:
-        PrepError: something is missing, of no known format, or holds no file that can be read.
-    """
-    if not paths:
-        raise PrepError("No text is named; give files, folders, hub:owner/name or builtin.")
-    sources: dict[str, Source] = {}
-    ignored: list[str] = []
-    for path in map(os.fspath, paths):
-        if path == "builtin":
-            sources.setdefault(path, Source("builtin", path, "builtin"))
-            continue
-        if path.startswith("hub:"):
-            place = path.removeprefix("hub:")
-            name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
-            sources.setdefault(path, Source(name, place, "hub"))
-            continue
-        for name, file in _files(path, ignored):
-            kind = file_format(name)
-            if kind is None:
-                raise PrepError(f"{path} is of no known format; give {FORMATS}.")
-            found = os.stat(file)
-            written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
-            sources.setdefault(os.path.realpath(file), Source(_printable(name), file, *kind, found.st_size, written))
-    return list(sources.values()), list(map(_printable, ignored))
-
-
-def _printable(name: str) -> str:
-    """The name without what a terminal, a page or UTF-8 cannot show: a line break, a byte of another encoding."""
-    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
-
-
-def listing(names: Iterable[str], most: int = 12) -> str:
-    """Names for a message: the first ones, none longer than a person reads, and how many more there are."""
-    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(_printable, map(str, names))]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
-
-
-def column_names(names: Sequence[str], show: bool) -> str:
-    """Names of columns for a message; how many they are where no text may be shown.
-
-    The first row of a table that has no line of names is taken for one.
-    """
-    return listing(names) if show else f"its {len(names)} columns"
-
-
-def whole_characters(text: str) -> str:
-    """The text with U+FFFD for half of a surrogate pair, which JSON can spell and nothing later could write."""
+def check_encoding(encoding: str) -> None:
+    """Raises PrepError with the nearest names where Python has no text encoding of this name."""
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def group_of(row: dict[str, Any], column: str | None) -> str | None:
-    """Whose row it is, by its value in the group column; None where there is no column or no value in it.
-
-    A number is the same whether a file has it as 7 or, beside missing ones, as 7.0.
-    """
-    value = row.get(column)
-    if isinstance(value, float):
-        value = None if math.isnan(value) else int(value) if value.is_integer() else value
-    return None if value is None or not str(value).strip() else str(value)
-
-
-def kind_of(value: Any) -> str:
-    """What is there instead of a text, without the text that may be in it."""
-    if isinstance(value, (bool, int, float)):
-        return f"{value!r:.40}"
-    return {list: "a list", dict: "an object"}.get(type(value), f"a {type(value).__name__}")
+        "".encode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except LookupError:
+        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
+        near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
+        near = " or ".join(near or ["utf-8", "cp1252"])
+        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
 
 
 def _check_unchanged(source: Source, found: os.stat_result) -> None:
@@ -145,80 +56,6 @@ def _check_unchanged(source: Source, found: os.stat_result) -> None:
         raise PrepError(
             f"{source.name} has changed since it was first read: give the same command again when nothing writes to it."
         )
-
-
-def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
-    """(name, path) of the files that one argument stands for; those of no known format go to `ignored`."""
-    if os.path.isfile(path):
-        return [(os.path.basename(path), path)]
-    if os.path.isdir(path):
-        found = _folder(path, ignored)
-    else:
-        found = []
-        for match in sorted(glob.glob(path, recursive=True)):
-            found += _folder(match, ignored) if os.path.isdir(match) else [(os.path.basename(match), match)]
-        if not found and not glob.has_magic(path):
-            raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
-    usable = [(name, file) for name, file in found if file_format(name)]
-    ignored += [name for name, _ in found if not file_format(name)]
-    if not usable:
-        others = f"{len(found)} files of other formats" if found else "nothing is there"
-        raise PrepError(f"{path} holds no file that can be read ({others}); give {FORMATS}.")
-    return usable
-
-
-def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
-    """(name, path) of the files in a folder and those in it, hidden ones left out.
-
-    What is no file (a broken link, a link to a folder, which may lead round in a circle) goes to `ignored`.
-    """
-
-    def refuse(error: OSError) -> None:
-        name = _printable(os.path.relpath(error.filename, os.path.dirname(os.path.abspath(path))))
-        raise PrepError(f"the folder {name} cannot be read ({error.strerror}); check its permissions.") from None
-
-    found = []
-    for folder, folders, files in os.walk(path, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        for name in [*files, *links]:
-            file = Path(folder, name)
-            if file.is_file() and not name.startswith("."):
-                found.append((file.relative_to(path).as_posix(), str(file)))
-            elif not name.startswith("."):
-                ignored.append(file.relative_to(path).as_posix())
-    return sorted(found)
-
-
-def _nearest_name(path: str) -> str:
-    folder, name = os.path.split(os.path.normpath(path))
-    if folder and not os.path.isdir(folder):
-        return f": there is no folder {folder}"
-    near = difflib.get_close_matches(name, sorted(os.listdir(folder or ".")), n=1, cutoff=0.5)
-    return f"; the nearest name in its folder is {near[0]}" if near else "; nothing there has a similar name"
-
-
-def file_format(name: str) -> tuple[str, bool] | None:
-    """(format, compressed) by the ending of a file's name, None for an ending that is not known."""
-    stem, ending = os.path.splitext(name.lower())
-    if ending == ".parquet":
-        return "parquet", False
-    compressed = ending == ".gz"
-    if compressed:
-        ending = os.path.splitext(stem)[1]
-    return (_SUFFIXES[ending], compressed) if ending in _SUFFIXES else None
-
-
-def check_encoding(encoding: str) -> None:
-    """Raises PrepError with the nearest names where Python has no text encoding of this name."""
-    try:
-        "".encode(encoding)
-        codecs.getincrementaldecoder(encoding)
-    except LookupError:
-        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
-        near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
-        near = " or ".join(near or ["utf-8", "cp1252"])
-        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
 
 
 def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterator[bytes]:
@@ -419,9 +256,3 @@ def _hub_rows(source: Source) -> Any:
             f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.'
         )
     return found[split]
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """("owner/name", "split") of "owner/name:split"; the split is empty if there is none."""
-    place, colon, split = name.rpartition(":")
-    return (place, split) if colon and "/" not in split else (name, "")

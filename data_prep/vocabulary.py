@@ -10,7 +10,8 @@ from .document_frequency import shared_entries
 from .errors import PrepError
 from .settings import PrepSettings
 from .vocabulary_extension import new_entries
-from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer, automatic_size, count_characters, train_vocabulary
+from .vocabulary_training import automatic_size, count_characters, train_vocabulary
+from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 Documents = Callable[[], Iterable[Document]]
 """Gives the documents that a vocabulary is made from, as often as asked."""

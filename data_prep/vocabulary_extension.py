@@ -7,7 +7,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from .wordpiece import Texts, WordPieceTokenizer, continues_word, count_characters, normalised_counts
+from .vocabulary_training import Texts, continues_word, count_characters, normalised_counts
+from .wordpiece import WordPieceTokenizer
 
 _TEXTS_AT_ONCE = 4_096
 # Entries are chosen in rounds. After each the words are cut anew, so that later entries are judged by what earlier ones

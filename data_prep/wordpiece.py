@@ -1,179 +1,28 @@
-"""The WordPiece vocabulary: trained deterministically, kept in a folder that transformers opens.
-
-The trainer of `tokenizers` breaks ties by token id and gives the continuing letters (`##a`) their ids in
-hash order, so two runs on one text differ. Here every letter and continuing letter is known and sorted before
-training starts; what is left (counting words, joining the most frequent pair) does not depend on threads,
-processes or hash seeds.
-"""
+"""BERT's WordPiece tokenizer: text to ids and back, and the folder that transformers opens."""
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from .errors import PrepError
 from .files import leads_out, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-SIZE_MULTIPLE, LEAST_SIZE = 64, 128
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
-_CHUNK = 1 << 16  # characters handed to the trainer at once
 _UNUSED = re.compile(r"\[unused\d+\]")
 _BRACKETED = re.compile(r"\[.+\]")  # a token with a role, never the outcome of normalising text
 
-Texts = Callable[[], Iterable[str]]
 
-
-def train_vocabulary(
-    texts: Texts,
-    vocab_size: int | None = None,
-    *,
-    lowercase: bool = True,
-    strip_accents: bool = False,
-    keep: Callable[[list[str]], list[str]] | None = None,
-) -> list[str]:
-    """Train a WordPiece vocabulary; the same texts and options give the same list on every machine.
-
-    `texts` is called twice and must give the same texts both times; they are streamed, never held. The
-    list begins with the five special tokens ([PAD] is 0); letters, continuing letters, joined pieces follow.
-    With `vocab_size` the list has that length; with None the length follows from the amount of text, shrinks
-    to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
-    `keep` gives those of the entries that may stay; as many are trained that there should be enough.
-    Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
-    Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
-    """
-    counts = count_characters(texts())
-    size = automatic_size(counts) if vocab_size is None else vocab_size
-    normalizer = _normalizer(lowercase, strip_accents)
-    letters, continuing = _alphabet(counts, size, normalizer)
-    if not letters:
-        raise PrepError(
-            "no character occurs twice in the text, so no vocabulary can be trained: give more text"
-        )
-    if keep is None:
-        vocabulary = _join_pairs(texts(), size, letters, continuing, normalizer)
-    else:
-        vocabulary = keep(_join_pairs(texts(), 2 * size, letters, continuing, normalizer))[:size]
-    if vocab_size is None:
-        fill = -len(vocabulary) % SIZE_MULTIPLE
-        return vocabulary + [f"[unused{i}]" for i in range(fill)]
-    if len(vocabulary) < vocab_size:
-        supported = len(vocabulary) // SIZE_MULTIPLE * SIZE_MULTIPLE
-        remedy = f"{supported} (or auto)" if supported >= LEAST_SIZE else "auto"
-        raise PrepError(
-            f"the text supports only {len(vocabulary)} WordPiece entries, "
-            f"fewer than --vocab-size {vocab_size}: use --vocab-size {remedy}"
-        )
-    return vocabulary
-
-
-def count_characters(texts: Iterable[str]) -> np.ndarray:
-    """How often each Unicode code point occurs: int64 [0x110000]."""
-    counts = np.zeros(0x110000, dtype=np.int64)
-    for chunk in _chunks(texts):
-        seen = np.bincount(np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32))
-        counts[: len(seen)] += seen
-    return counts
-
-
-def automatic_size(character_counts: np.ndarray) -> int:
-    """Entries for so much text: 8,192 under 20 MB of UTF-8, 16,384 under 200 MB, else 30,528."""
-    width_ends = (0x80, 0x800, 0x10000)
-    size_in_bytes = character_counts.sum() + sum(character_counts[end:].sum() for end in width_ends)
-    return 8_192 if size_in_bytes < 20e6 else 16_384 if size_in_bytes < 200e6 else 30_528
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[str]:
-    """Gather short texts and cut long ones: the trainer's memory and speed do not depend on their lengths."""
-    waiting: list[str] = []
-    length = 0
-    for text in texts:
-        start = 0
-        while len(text) - start > _CHUNK:
-            space = text.rfind(" ", start, start + _CHUNK)
-            end = space + 1 if space > start else start + _CHUNK
-            yield text[start:end]
-            start = end
-        waiting.append(text[start:] if start else text)
-        length += len(waiting[-1]) + 1
-        if length > _CHUNK:
-            yield "\n".join(waiting)
-            waiting, length = [], 0
-    if waiting:
-        yield "\n".join(waiting)
-
-
-def _alphabet(
-    counts: np.ndarray, size: int, normalizer: normalizers.Normalizer
-) -> tuple[list[str], list[str]]:
-    """The most frequent normalised characters and their continuing forms, each sorted by code point.
-
-    A character that is always a word of its own (punctuation, Chinese) needs no continuing form.
-    """
-    normalised = normalised_counts(counts, normalizer.normalize_str)
-    frequent = sorted(
-        (letter for letter, n in normalised.items() if n >= 2), key=lambda c: (-normalised[c], c)
-    )
-    letters, continuing = [], []
-    for letter in frequent[: max(1000, size // 4)]:
-        continues = continues_word(letter, normalizer.normalize_str)
-        if len(SPECIAL_TOKENS) + len(letters) + len(continuing) + 1 + continues > size:
-            break
-        letters.append(letter)
-        continuing += ["##" + letter] * continues
-    return sorted(letters), sorted(continuing)
-
-
-def normalised_counts(counts: np.ndarray, normalise: Callable[[str], str]) -> dict[str, int]:
-    """How often each letter occurs after normalisation, from counts of code points: int64 [0x110000]."""
-    normalised: dict[str, int] = {}
-    for code in np.flatnonzero(counts):
-        for letter in normalise(chr(code)):
-            if not letter.isspace():
-                normalised[letter] = normalised.get(letter, 0) + int(counts[code])
-    return normalised
-
-
-def continues_word(letter: str, normalise: Callable[[str], str]) -> bool:
-    """Whether a letter can stand within a word, and is not a word of its own, as punctuation and Chinese are."""
-    return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalise("a" + letter))) == 1
-
-
-def _join_pairs(
-    texts: Iterable[str],
-    size: int,
-    letters: list[str],
-    continuing: list[str],
-    normalizer: normalizers.Normalizer,
-) -> list[str]:
-    # Only special tokens take their ids before the trainer meets the text in hash order, so the continuing
-    # letters are passed as such; they would match inside text, so only the names leave this function.
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        min_frequency=2,
-        special_tokens=[*SPECIAL_TOKENS, *continuing],
-        initial_alphabet=letters,
-        limit_alphabet=len(letters),
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_chunks(texts), trainer)
-    ids = tokenizer.get_vocab()
-    first = [*SPECIAL_TOKENS, *letters, *continuing]
-    return first + sorted(ids.keys() - set(first), key=ids.__getitem__)
-
-
-def _normalizer(
+def bert_normalizer(
     lowercase: bool, strip_accents: bool, split_chinese: bool = True
 ) -> normalizers.BertNormalizer:
+    """BERT's cleaning of text before it is cut into words."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase
     )
@@ -189,7 +38,7 @@ def build_tokenizer(
             ids, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=LONGEST_WORD
         )
     )
-    tokenizer.normalizer = _normalizer(lowercase, strip_accents, split_chinese)
+    tokenizer.normalizer = bert_normalizer(lowercase, strip_accents, split_chinese)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, TextIO
 import numpy as np
 
 from data_prep import command_line
-from data_prep.readers import Meter, Source, check_encoding, resolve, rows, text_lines
+from data_prep.readers import Meter, check_encoding, rows, text_lines
+from data_prep.sources import Source, resolve
 
 from .errors import FinetuneError
 from .tables import BadRows

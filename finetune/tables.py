@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_prep.preparation import say
-from data_prep.readers import Meter, Source, check_encoding, resolve, rows
+from data_prep.readers import Meter, check_encoding, rows
+from data_prep.sources import Source, resolve
 
 from .errors import FinetuneError
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from data_prep import builtin
 from data_prep.corpus_rules import TEXT_COLUMNS
 from data_prep.preparation import say
-from data_prep.readers import column_names, group_of, kind_of, listing, whole_characters
+from data_prep.sources import listing
+from data_prep.values import column_names, group_of, kind_of, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
-from data_prep.readers import group_of
+from data_prep.values import group_of
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONG = "It was a long line of many words about nothing at all. " * 6

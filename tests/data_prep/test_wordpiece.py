@@ -18,13 +18,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from data_prep.errors import PrepError
-from data_prep.wordpiece import (
-    SPECIAL_TOKENS,
-    WordPieceTokenizer,
-    automatic_size,
-    count_characters,
-    train_vocabulary,
-)
+from data_prep.vocabulary_training import automatic_size, count_characters, train_vocabulary
+from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 ROOT = Path(__file__).parents[2]
 AWKWARD = [
@@ -70,7 +65,7 @@ def plain() -> WordPieceTokenizer:
 
 TRAIN_SCRIPT = """
 import gzip, hashlib, sys
-from data_prep.wordpiece import train_vocabulary
+from data_prep.vocabulary_training import train_vocabulary
 texts = lambda: open(sys.argv[1], encoding="utf-8")
 print(hashlib.sha256("\\n".join(train_vocabulary(texts, int(sys.argv[2]))).encode()).hexdigest())
 """

@@ -1,0 +1,42 @@
+"""Values in the rows of a table, and the names of its columns."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .sources import listing
+
+
+def column_names(names: Sequence[str], show: bool) -> str:
+    """Names of columns for a message; how many they are where no text may be shown.
+
+    The first row of a table that has no line of names is taken for one.
+    """
+    return listing(names) if show else f"its {len(names)} columns"
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for half of a surrogate pair, which JSON can spell and nothing later could write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def group_of(row: dict[str, Any], column: str | None) -> str | None:
+    """Whose row it is, by its value in the group column; None where there is no column or no value in it.
+
+    A number is the same whether a file has it as 7 or, beside missing ones, as 7.0.
+    """
+    value = row.get(column)
+    if isinstance(value, float):
+        value = None if math.isnan(value) else int(value) if value.is_integer() else value
+    return None if value is None or not str(value).strip() else str(value)
+
+
+def kind_of(value: Any) -> str:
+    """What is there instead of a text, without the text that may be in it."""
+    if isinstance(value, (bool, int, float)):
+        return f"{value!r:.40}"
+    return {list: "a list", dict: "an object"}.get(type(value), f"a {type(value).__name__}")
