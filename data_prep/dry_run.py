@@ -4,8 +4,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from .preparation import prepare_sample, say
+from .preparation import prepare_sample
 from .prepared import PreparedCorpus
+from .screen import say
 from .settings import PrepCommand
 
 SAMPLE_BYTES = 2_000_000

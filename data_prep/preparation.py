@@ -13,7 +13,6 @@ from itertools import accumulate
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from . import command_line
 from .assembly import PARTS, assemble
@@ -24,6 +23,7 @@ from .files import file_digest, write_json, write_text
 from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .report import markdown, warnings, warnings_of_size
+from .screen import say, tracked
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
@@ -375,17 +375,3 @@ class Preparation:
             "train": facts["train"],
             "validation": facts["validation"],
         }
-
-
-def tracked(corpus: Corpus, what: str) -> Iterator[Document]:
-    """The documents of a corpus, with a bar of the bytes read where there is a terminal."""
-    total = corpus.total_bytes or None
-    with tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        for document in corpus.documents():
-            yield document
-            bar.update(corpus.bytes_read - bar.n)
-
-
-def say(sentence: str) -> None:
-    """Print for a person, at once."""
-    print(sentence, flush=True)

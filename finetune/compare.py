@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_prep import command_line
 from data_prep.files import write_json, write_text
-from data_prep.preparation import say
+from data_prep.screen import say
 from pretrain.distributed import World, joined
 from pretrain.interruption import Interruption
 from pretrain.output import claimed

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from data_prep.preparation import say
+from data_prep.screen import say
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.preparation import say
+from data_prep.screen import say
 from data_prep.wordpiece import WordPieceTokenizer
 from model import parameter_count
 from pretrain.batches import Batches, Position

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_prep import command_line
 from data_prep.files import file_digest, write_json, write_text
-from data_prep.preparation import say
+from data_prep.screen import say
 from data_prep.wordpiece import WordPieceTokenizer
 from pretrain.distributed import World, joined
 from pretrain.folder import whole_folder

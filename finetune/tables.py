@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep.preparation import say
 from data_prep.readers import Meter, check_encoding, rows
+from data_prep.screen import say
 from data_prep.sources import Source, resolve
 
 from .errors import FinetuneError

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from data_prep.files import flush_to_disk, write_json
-from data_prep.preparation import say
+from data_prep.screen import say
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
 from pretrain.batches import Batches, Position

@@ -16,8 +16,9 @@ import torch
 
 from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
 from data_prep.packing import Examples
-from data_prep.preparation import prepare_sample, say
+from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
+from data_prep.screen import say
 from model import parameter_count
 
 from .batches import Batches, ExampleStream, Position

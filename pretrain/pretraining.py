@@ -11,8 +11,9 @@ import torch
 
 from data_prep import command_line
 from data_prep.files import write_json, write_text
-from data_prep.preparation import prepare, say
+from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
+from data_prep.screen import say
 from model import ModelError, parameter_count
 from model.huggingface import read_config
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_prep.files import flush_to_disk, write_text
-from data_prep.preparation import say
+from data_prep.screen import say
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from data_prep.preparation import say
 from data_prep.random_keys import keys
+from data_prep.screen import say
 from model import PackedBatch
 
 from .batches import Batches

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data_prep import builtin
 from data_prep.corpus_rules import TEXT_COLUMNS
-from data_prep.preparation import say
+from data_prep.screen import say
 from data_prep.sources import listing
 from data_prep.values import column_names, group_of, kind_of, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
