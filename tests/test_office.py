@@ -150,7 +150,7 @@ def test_a_classifier_is_not_asked_to_fill_masks(office, capsys):
     assert "give a pretrained model, not a classifier" in capsys.readouterr().err
 
 
-def test_predictions_stay_off_the_screen(office, tmp_path, capsys):
+def test_predictions_and_rows_taken_for_names_stay_off_the_screen(office, tmp_path, capsys):
     folder, _ = office
     model = next((folder / "labels").glob("*/final"))
     given = [f"--model={model}", f"{folder}/labels.jsonl", "--show-text=no"]
@@ -159,6 +159,9 @@ def test_predictions_stay_off_the_screen(office, tmp_path, capsys):
     printed = capsys.readouterr()
     assert NAME not in (printed.out + printed.err).lower()
     assert NAME in (tmp_path / "found.jsonl").read_text().lower()
+    (tmp_path / "letters.csv").write_text(f"7,{NAME} fell\n8,{NAME} is well\n")
+    assert prepare([f"--corpus={tmp_path}/letters.csv", f"--out={tmp_path}/prepared", "--show-text=no"]) == 2
+    assert NAME not in capsys.readouterr().err
     (tmp_path / "new.csv").write_text(f"7,{NAME} fell\n8,{NAME} is well\n")
     assert predict([given[0], f"{tmp_path}/new.csv", given[2], f"--out={tmp_path}/more.csv"]) == 2
     assert NAME not in capsys.readouterr().err and not (tmp_path / "more.csv").exists()

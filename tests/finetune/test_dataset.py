@@ -118,6 +118,26 @@ def test_groups_of_a_tenth_of_the_texts_are_held_back():
     assert {row.label for row in held} == {"a", "b"} and 4 < len({row.group for row in held}) < 40
 
 
+def of_groups(names, labels_of):
+    """A text of each label of each group."""
+    return [
+        Example(f"{name}:{label}", f"{label} of {name}", None, label, name)
+        for name, labels in zip(names, labels_of, strict=True)
+        for label in labels
+    ]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_groups_of_several_classes(number):
+    """Names decide which groups are held back; whichever they are, classes of two groups are on both sides."""
+    few = of_groups([f"{number}.{n}" for n in range(4)], ["az", "a", "yz", "y"])
+    rest, held = split(few, 0.1, "validation")
+    assert {row.label for row in rest} == {"a", "y", "z"} and {row.label for row in held} >= {"a", "y"}
+    many = of_groups([f"{number}.{n}" for n in range(40)], ["az", "az", *["a"] * 38])
+    rest, held = split(many, 0.1, "validation")
+    assert [Counter(row.label for row in part)["z"] for part in (rest, held)] == [1, 1]
+
+
 def test_a_large_group_is_learned_from():
     rows = [Example(f"rows:{n}", f"text {n}", None, "ab"[n % 2], str(max(0, n - 60))) for n in range(100)]
     rest, held = split(rows, 0.1, "validation")
@@ -248,22 +268,29 @@ def test_further_files_need_the_columns_of_the_first(write_rows, tmp_path):
 
 
 def test_the_groups_of_a_column(write_rows, capsys):
-    """Patients of one to four rows, some rows of nobody; held back as a whole, said where files share one."""
+    """Patients of four rows, and rows of nobody: held back together, and said where files share a patient."""
+
     def letters(name, patients):
         return [{"text": f"{name} {p} {n}", "label": "ab"[n % 2], "who": p} for p in patients for n in range(4)]
 
     rows = [*letters("train", range(30)), *[{"text": f"of nobody {n}", "label": "a"} for n in range(5)]]
-    test = write_rows(letters("test", [29, 30.0]), "test.jsonl")
-    settings = FinetuneSettings(model="none", train=write_rows(rows), test=test, group_column="who")
+    settings = FinetuneSettings(model="none", train=write_rows(rows), group_column="who")
     dataset = read_dataset(settings)
     said = capsys.readouterr().out
     assert 'Columns: texts in "text", labels in "label", groups in "who".\n' in said
-    assert '5 texts have no "who": each counts as a group of its own.\n' in said
-    assert {row.group for row in dataset.train}.isdisjoint({row.group for row in dataset.validation} - {None})
-    assert {row.group for row in dataset.test} == {"29", "30"}
-    where = "training" if "29" in {row.group for row in dataset.train} else "validation"
-    assert f'4 of 8 test texts are of a "who" that occurs in {where} too: the result on those is not' in said
-    with pytest.raises(FinetuneError, match='no column "whom" among label, text, who|did you mean --group-column who'):
+    assert '5 texts have no "who": each counts as a group of its own.\n' in said and "occurs in" not in said
+    learned, held = ({row.group for row in part} - {None} for part in (dataset.train, dataset.validation))
+    assert learned.isdisjoint(held) and len(learned) > len(held) > 1
+
+    test = write_rows(letters("test", [float(min(learned)), *map(int, sorted(held)[:2]), 30]), "test.jsonl")
+    assert {row.group for row in read_dataset(replace(settings, test=test)).test} == {
+        min(learned), *sorted(held)[:2], "30"
+    }  # fmt: skip
+    said = capsys.readouterr().out
+    for count, where in ((4, "training"), (8, "validation")):
+        assert f'{count} of 16 test texts are of a "who" that occurs in {where} too: the result on those is' in said
+
+    with pytest.raises(FinetuneError, match='no column "whom" among text, label, who: did you mean --group-column who'):
         read_dataset(replace(settings, group_column="whom"))
     other = write_rows([{"text": "t", "label": "a"}], "other.jsonl")
     with pytest.raises(FinetuneError, match=r'other\.jsonl has no column "who"'):
