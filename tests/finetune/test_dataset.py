@@ -129,10 +129,10 @@ def of_groups(names, labels_of):
 
 @pytest.mark.parametrize("number", range(20))
 def test_groups_of_several_classes(number):
-    """Names decide which groups are held back; whichever they are, classes of two groups are on both sides."""
-    few = of_groups([f"{number}.{n}" for n in range(4)], ["az", "a", "yz", "y"])
+    """Names decide which groups are held back; whichever it is, no class goes whole, and rare ones are judged."""
+    few = of_groups([f"{number}.{n}" for n in range(4)], ["ay", "az", "by", "bz"])
     rest, held = split(few, 0.1, "validation")
-    assert {row.label for row in rest} == {"a", "y", "z"} and {row.label for row in held} >= {"a", "y"}
+    assert {row.label for row in rest} == {"a", "b", "y", "z"} and "a" in {row.label for row in held}
     many = of_groups([f"{number}.{n}" for n in range(40)], ["az", "az", *["a"] * 38])
     rest, held = split(many, 0.1, "validation")
     assert [Counter(row.label for row in part)["z"] for part in (rest, held)] == [1, 1]
