@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -64,6 +64,9 @@ def main(
         code = _main(settings_class, run, prog, description, examples, arguments)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # Or Python would complain once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -108,9 +111,6 @@ def _main(
     except Interrupted as stop:
         print(f"{stop}. Go on with\n  {again(prog, arguments)}", file=sys.stderr)
         return INTERRUPTED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
     return 0
 
 
@@ -146,11 +146,16 @@ def from_dict(
     return _construct(settings_class, _parse(settings_class, values, source, []))
 
 
-def to_yaml(settings: Any) -> str:
-    """The settings as YAML text, one line or list per option, no default left out."""
+def to_yaml(settings: Any, without: Collection[str] = ()) -> str:
+    """The settings as YAML text, one line or list per option, no default left out.
+
+    Args:
+        without: names of settings that have nothing to act on.
+    """
     import yaml
 
-    return yaml.safe_dump(as_dict(settings), sort_keys=False, allow_unicode=True, width=1000)
+    stated = {name: value for name, value in as_dict(settings).items() if name not in without}
+    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

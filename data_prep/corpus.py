@@ -33,6 +33,7 @@ class Corpus:
     Args:
         paths: files (.txt .jsonl .csv .tsv, also .gz, and .parquet), folders, globs, `builtin`,
             `hub:owner/name[:split]`, `hub:` and a data set's folder on this machine.
+        exclude: files in `paths` to leave out, by name or pattern.
         encoding: of the text in files.
         text_column, group_column: names of columns where rows are documents; the first is found if not given.
         document: "auto", "file", "blank-line" or "line": what a document is in .txt files.
@@ -54,6 +55,7 @@ class Corpus:
         self,
         paths: Sequence[str],
         *,
+        exclude: Sequence[str] = (),
         encoding: str = "utf-8",
         text_column: str | None = None,
         group_column: str | None = None,
@@ -65,7 +67,7 @@ class Corpus:
         check_encoding(encoding)
         check_language(language)
         self.encoding = encoding
-        self._sources, self.ignored = resolve(paths)
+        self._sources, self.ignored = resolve(paths, exclude)
         self.files = [(source.name, source.size) for source in self._sources]
         sizes = [source.size for source in self._sources]
         on_disk = [source for source in self._sources if source.format not in ("hub", "builtin")]

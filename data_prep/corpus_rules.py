@@ -1,6 +1,7 @@
 """What a document and a line are in a corpus, as told or as a look at its beginning shows."""
 
 import difflib
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby, islice, pairwise
@@ -183,10 +184,12 @@ class RuleFinder:
         for option, name in (("--text-column", text_column), ("--group-column", self.group_column)):
             if name and name not in columns:
                 near = [found for found in difflib.get_close_matches(name, columns) if found != text_column][:1]
+                if not near and option == "--text-column":
+                    near = [found for found in TEXT_COLUMNS if found in columns][:1]
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
                     f'{source.name} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}, or '
-                    "leave the file out."
+                    f"leave the file out with --exclude {shlex.quote(source.name)}."
                 )
 
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
@@ -288,7 +291,7 @@ def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]]
     if not lengths:
         raise PrepError(
             f"{source.name} has no column of text among {column_names(columns, show_text)}; add it, or leave the file "
-            "out."
+            f"out with --exclude {shlex.quote(source.name)}."
         )
     if not show_text:
         raise PrepError(

@@ -1,9 +1,8 @@
 """What a preparation will do, shown on the beginning of the corpus; nothing is kept."""
 
 import json
-import tempfile
-from pathlib import Path
 
+from .files import temporary_folder
 from .preparation import prepare_sample
 from .prepared import PreparedCorpus
 from .screen import say
@@ -19,8 +18,8 @@ _LONGEST_EXAMPLE = 400
 
 def dry_run(command: PrepCommand) -> None:
     """Print rules, examples and the plan of a preparation. The sample lies in a temporary folder meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
-        prepared, share = prepare_sample(command.prep, command.examples, Path(folder, "prepared"), SAMPLE_BYTES)
+    with temporary_folder() as folder:
+        prepared, share = prepare_sample(command.prep, command.examples, folder / "prepared", SAMPLE_BYTES)
         show_examples(prepared)
         facts = report(prepared)
         whole = 1 / (share or 1.0)

@@ -3,6 +3,11 @@
 import hashlib
 import json
 import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -33,6 +38,17 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the system's temporary ones, gone at the end of the block, and where SIGTERM ends the process."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
+            yield Path(folder)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def leads_out(path: Path) -> bool:

@@ -128,17 +128,18 @@ class Preparation:
         self.sample_bytes: int | None = sample_bytes
         self.share_read: float | None = 1.0
         self.work = WorkFolder(out / _WORK)
-        self.corpus = self._open(prep.corpus)
-        self.validation_corpus = self._open(prep.validation_corpus) if prep.validation_corpus else None
+        self.corpus = self._open(prep.corpus, prep.exclude)
+        self.validation_corpus = self._open(prep.validation_corpus, ()) if prep.validation_corpus else None
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks()
         self.started = time.monotonic()
         self.log: list[str] = []
 
-    def _open(self, paths: tuple[str, ...]) -> Corpus:
+    def _open(self, paths: tuple[str, ...], exclude: tuple[str, ...]) -> Corpus:
         prep = self.prep
         return Corpus(
             paths,
+            exclude=exclude,
             encoding=prep.encoding,
             text_column=prep.text_column,
             group_column=prep.group_column,
@@ -152,7 +153,7 @@ class Preparation:
     def identity(self) -> dict:
         """Everything that decides the content of the folder, and nothing else (no path, no number of workers)."""
         settings = command_line.as_dict(self.prep) | command_line.as_dict(self.examples)
-        for name in ("corpus", "validation_corpus", "workers", "tokenizer"):
+        for name in ("corpus", "exclude", "validation_corpus", "workers", "tokenizer"):
             del settings[name]
         # What was prepared before there were these options is the same.
         for name, default in (("show_text", "yes"), ("min_documents", 1), ("extend_vocab", 0)):
@@ -342,9 +343,10 @@ class Preparation:
         }
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
-        facts["warnings"] = warnings(facts)
+        is_vocabulary_given = self.given_tokenizer is not None
+        facts["warnings"] = warnings(facts, is_vocabulary_given)
         if not self.sample_bytes:
-            facts["warnings"] += warnings_of_size(facts, is_vocabulary_given=self.given_tokenizer is not None)
+            facts["warnings"] += warnings_of_size(facts, is_vocabulary_given)
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
         tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)

@@ -16,11 +16,10 @@ from typing import Any
 
 from .errors import PrepError
 from .sources import Source, listing, split_name
+from .values import is_text
 
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16
-# Characters and words of the name of a column; what is longer is a text.
-_LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 
 
 @dataclass(slots=True)
@@ -93,9 +92,10 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
         except UnicodeDecodeError as error:
             place = seen - waiting + error.start
             line += error.object[: error.start].decode(encoding, "replace").count("\n")
+            remedy = _ENCODING_REMEDY if codecs.lookup(encoding).name == "utf-8" else _OTHER_ENCODING_REMEDY
             raise PrepError(
                 f"{source.name}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
-                f"{_ENCODING_REMEDY}."
+                f"{remedy}."
             ) from None
         except UnicodeError:
             raise PrepError(
@@ -111,8 +111,12 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
 
 # One encoding serves all files.
 _ENCODING_REMEDY = (
-    "convert this file (iconv -f cp1252 -t utf-8), or, if all files are of one other encoding, pass it as --encoding, "
-    "such as cp1252"
+    "convert this file (iconv -f cp1252 -t utf-8 old.txt > new.txt), or, if all files are of one other encoding, pass "
+    "it as --encoding, such as cp1252"
+)
+_OTHER_ENCODING_REMEDY = (
+    "it may be UTF-8; convert the files that are not (iconv -f cp1252 -t utf-8 old.txt > new.txt), and leave "
+    "--encoding out"
 )
 
 
@@ -187,7 +191,7 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tup
     place = 1
     try:
         header = next(reader)
-        if any(len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME for name in header):
+        if any(map(is_text, header)):
             raise PrepError(
                 f"{source.name}:1 holds texts where the names of columns should be: "
                 "put a line of names at the top, such as id,text,label."

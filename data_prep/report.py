@@ -82,7 +82,7 @@ def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokeni
     }
 
 
-def warnings(facts: dict) -> list[str]:
+def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     """Sentences about what will hurt in the text and its pairs, each with a remedy."""
     found = []
     pairs, text, corpus = facts["pairs"], facts["text"], facts["corpus"]
@@ -94,10 +94,14 @@ def warnings(facts: dict) -> list[str]:
     elif pairs["unlabelled"] > 0.2 * pairs["examples"]:
         found.append(
             f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label, because they "
-            "have one sentence only or one document outweighs the others; see --document and --line."
+            "have one sentence only, or come from a document that outweighs the others. Their words are learned all "
+            "the same; if sentences were cut wrongly, see --document and --line."
         )
     if text["unk_rate"] > 0.001:
-        found.append(f"{text['unk_rate']:.2%} of the tokens are [UNK]: a larger --vocab-size covers more characters.")
+        remedy = "a larger --vocab-size covers more characters"
+        if is_vocabulary_given:
+            remedy = "the vocabulary lacks characters of this text: --extend-vocab adds them"
+        found.append(f"{text['unk_rate']:.2%} of the tokens are [UNK]: {remedy}.")
     if corpus["duplicates"] > 0.1 * corpus["documents"]:
         share = corpus["duplicates"] / corpus["documents"]
         found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: look for near ones too.")
@@ -121,10 +125,10 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
             f"{text['rare_entries']:,} of {text['vocab_size']:,} vocabulary entries occur fewer than {_RARE} times, "
             f"too seldom to be learned: --vocab-size {enough} leaves the rarest out, or give more text."
         )
-    if tokens < 1_000_000:
+    if not is_vocabulary_given and tokens < 1_000_000:
         found.append(
-            f"Only {tokens:,} tokens to learn from: a BERT from scratch wants millions. "
-            "Continue from an existing BERT with --init-from."
+            f"Only {tokens:,} tokens to learn from: a BERT from scratch wants millions, "
+            "continue from an existing BERT (pretrain.run --init-from)."
         )
     return found
 
@@ -151,7 +155,8 @@ def _about_text(corpus: dict) -> list[str]:
     if checks["latin_controls"]:
         found.append(
             f"{checks['latin_controls']:,} characters are from U+0080 to U+009F, which are no letters: cp1252 text "
-            "was read as Latin-1. --encoding cp1252 reads it rightly; convert text again that was saved so."
+            "was read as Latin-1 (--encoding cp1252 reads it rightly), or UTF-8 was (leave --encoding out); convert "
+            "text again that was saved so."
         )
     if checks["documents_with_tags"] > 0.1 * corpus["documents"]:
         share = checks["documents_with_tags"] / corpus["documents"]

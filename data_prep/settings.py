@@ -5,19 +5,23 @@ from typing import ClassVar, Literal
 
 from .errors import PrepError
 
+LONGEST_SEQUENCE = 8192
+
 
 @dataclass(frozen=True)
 class PrepSettings:
     """From text to ids: these settings decide vocabulary, documents and sentences."""
 
     groups: ClassVar = {
-        "text": ("corpus", "validation_corpus", "document", "line", "language", "encoding", "text_column",
+        "text": ("corpus", "exclude", "validation_corpus", "document", "line", "language", "encoding", "text_column",
                  "group_column", "show_text", "workers"),
         "vocabulary": ("vocab_size", "min_documents", "lowercase", "strip_accents", "tokenizer", "extend_vocab"),
     }  # fmt: skip
 
     corpus: tuple[str, ...] = ("builtin",)
     """Text to learn from: files (.txt .jsonl .csv .tsv .parquet, .gz), folders, globs, hub:owner/name, builtin."""
+    exclude: tuple[str, ...] = ()
+    """Files of --corpus to leave out, by name or pattern: copy.txt 'drafts/*.csv'."""
     validation_corpus: tuple[str, ...] = ()
     """Text to evaluate on. Without it some of the documents are held out."""
     document: Literal["auto", "file", "blank-line", "line"] = "auto"
@@ -86,6 +90,11 @@ class ExampleSettings:
     def __post_init__(self):
         if self.sequence_length < 8:
             raise PrepError(f"--sequence-length {self.sequence_length} is too short for a pair: use 8 or more")
+        if self.sequence_length > LONGEST_SEQUENCE:
+            raise PrepError(
+                f"--sequence-length {self.sequence_length} is more than {LONGEST_SEQUENCE}: BERT reads up to 512, in "
+                "time that grows with the square of the length"
+            )
         if not 0 <= self.seed < 1 << 63:
             raise PrepError(f"--seed {self.seed} is not between 0 and 2^63: use a small positive number")
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .errors import PrepError
@@ -34,16 +35,21 @@ class Source:
         return self.format not in ("txt", "builtin")
 
 
-def resolve(paths: Sequence[str]) -> tuple[list[Source], list[str]]:
+def resolve(paths: Sequence[str], exclude: Sequence[str] = ()) -> tuple[list[Source], list[str]]:
     """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
 
+    Args:
+        exclude: names of files to leave out, or patterns with * and ?; without a slash wherever the file lies.
+
     Raises:
-        PrepError: something is missing, of no known format, or holds no file that can be read.
+        PrepError: something is missing, of no known format, or holds no file that can be read; or an entry of `exclude`
+            is the name of nothing.
     """
     if not paths:
         raise PrepError("No text is named; give files, folders, hub:owner/name or builtin.")
     sources: dict[str, Source] = {}
     ignored: list[str] = []
+    unused = set(exclude)
     for path in map(os.fspath, paths):
         if path == "builtin":
             sources.setdefault(path, Source("builtin", path, "builtin"))
@@ -54,13 +60,27 @@ def resolve(paths: Sequence[str]) -> tuple[list[Source], list[str]]:
             sources.setdefault(path, Source(name, place, "hub"))
             continue
         for name, file in _files(path, ignored):
+            if out := [pattern for pattern in exclude if _is_meant(name, pattern)]:
+                unused.difference_update(out)
+                continue
             kind = file_format(name)
             if kind is None:
                 raise PrepError(f"{path} is of no known format; give {FORMATS}.")
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             sources.setdefault(os.path.realpath(file), Source(_printable(name), file, *kind, found.st_size, written))
+    # What is of no known format is left out anyway.
+    unused = {pattern for pattern in unused if not any(_is_meant(name, pattern) for name in ignored)}
+    if unused:
+        raise PrepError(f"--exclude {min(unused)} names no file in {listing(paths, 3)}; look for its spelling.")
+    if not sources:
+        raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out.")
     return list(sources.values()), list(map(_printable, ignored))
+
+
+def _is_meant(name: str, pattern: str) -> bool:
+    """Whether a pattern is that of a file, whose name is the path below the folder that was asked for."""
+    return fnmatchcase(name if "/" in pattern else name.rsplit("/", 1)[-1], pattern)
 
 
 def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:

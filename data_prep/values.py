@@ -6,6 +6,9 @@ from typing import Any
 
 from .sources import listing
 
+# Characters and words of a name; what is longer is a text.
+_LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
+
 
 def column_names(names: Sequence[str], show: bool) -> str:
     """Names of columns for a message; how many they are where no text may be shown.
@@ -22,6 +25,11 @@ def whole_characters(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def is_text(name: str) -> bool:
+    """Whether what stands for a name, of a column or a class, is longer than names are."""
+    return len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME
 
 
 def group_of(row: dict[str, Any], column: str | None) -> str | None:

@@ -91,6 +91,8 @@ class TextClassifier:
                 "the tokenizer of this model"
             )
         self.labels = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+        self.num_long = 0
+        """Texts so far that were longer than the model reads at once."""
         self.facts = Facts.read(folder, config.max_position_embeddings)
         self._precision = precision_context(device, precision)
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
@@ -99,6 +101,7 @@ class TextClassifier:
         """The probability of each label for each text: float32 [n, C]."""
         length, long_text = self.facts.sequence_length, self.facts.long_text
         encoded = task.encode(examples, self.labels, self.tokenizer, length, long_text)
+        self.num_long += encoded.num_long
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         return probabilities(self.model, maker, self._precision, World())
 

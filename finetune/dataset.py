@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from data_prep.screen import say
+from data_prep.values import is_text
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings
@@ -54,10 +55,16 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
             f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: name '
             "the column of classes with --label-column"
         )
+    show_text = settings.show_text == "yes"
+    if not show_text and any(is_text(label) for label in labels):
+        raise FinetuneError(
+            f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name the '
+            "column of classes with --label-column, or give the classes short names"
+        )
     others = {}
     for name, path in (("validation", settings.validation), ("test", settings.test)):
         if path is not None:
-            others[name] = list(task.known_labels(_rows_of(name, path, settings, columns, bad), labels, bad))
+            others[name] = list(task.known_labels(_rows_of(name, path, settings, columns, bad), labels, bad, show_text))
             if not others[name]:
                 raise FinetuneError(f"{path} has no usable row: give another --{name}, or none")
     bad.report()
@@ -66,9 +73,10 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
     if "validation" not in others:
         train, others["validation"] = split(train, VALIDATION_SHARE, "validation")
         if not others["validation"]:
-            raise FinetuneError(f"{settings.train} has too few different texts to hold a tenth back: give --validation")
+            few = f'values of "{columns.group}"' if columns.group else "texts"
+            raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
     dataset = Dataset(labels, columns, train, others["validation"], others.get("test", []))
-    _describe(dataset)
+    _describe(dataset, is_split=settings.validation is None)
     return dataset
 
 
@@ -111,7 +119,8 @@ def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list
     held: set[bytes] = set()
     for _, of_class in sorted(by_class.items()):
         wanted = max(1, round(share * sum(texts[unit] for unit in of_class)))
-        for _, unit in sorted((rows[unit] > wanted, unit) for unit in of_class):
+        # Of those that are too large the smallest comes first.
+        for _, unit in sorted(((rows[unit] if rows[unit] > wanted else 0), unit) for unit in of_class):
             if wanted > 0 and all(left[name] > 1 for name in labels[unit]):
                 held.add(unit)
                 left.subtract(labels[unit])
@@ -130,7 +139,7 @@ def _hash(*parts: str) -> bytes:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _describe(dataset: Dataset) -> None:
+def _describe(dataset: Dataset, is_split: bool) -> None:
     say(f"Columns: {dataset.columns}.")
     sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
@@ -144,7 +153,7 @@ def _describe(dataset: Dataset) -> None:
         say(f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes.")
     _warn_of_overlap(dataset)
     if dataset.columns.group:
-        _warn_of_groups(dataset)
+        _warn_of_groups(dataset, is_split)
 
 
 def _short(label: str) -> str:
@@ -162,19 +171,28 @@ def _warn_of_overlap(dataset: Dataset) -> None:
         for other, known in seen.items():
             shared = sum(content in known for content in contents)
             if shared:
-                say(f"{shared:,} of {len(rows):,} {name} texts occur in {other} too: the result on those means little.")
+                say(
+                    f"{shared:,} of {len(rows):,} {name} texts occur in {other} too: the result on those means little. "
+                    "Take them out of one of the two."
+                )
         seen[name] = set(contents)
     doubtful = sum(len(found) > 1 for found in classes.values())
     if doubtful:
         say(f"{doubtful:,} texts occur with several labels.")
 
 
-def _warn_of_groups(dataset: Dataset) -> None:
+def _warn_of_groups(dataset: Dataset, is_split: bool) -> None:
     """What `--group-column` cannot keep apart: rows without a group, and groups that given files share."""
     parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     without = sum(example.group is None for rows in parts.values() for example in rows)
     if without:
         say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
+    held, whole = len(dataset.validation), len(dataset.train) + len(dataset.validation)
+    if is_split and held > 2 * VALIDATION_SHARE * whole:
+        say(
+            f'{held:,} of {whole:,} texts are held back, as those of one "{dataset.columns.group}" stay together: give '
+            "--validation with a few of your choice, or rows of more."
+        )
     groups = {name: {example.group for example in rows} - {None} for name, rows in parts.items()}
     for name, other in (("validation", "training"), ("test", "training"), ("test", "validation")):
         shared = sum(example.group in groups[other] for example in parts[name])

@@ -24,8 +24,8 @@ from .data import BatchMaker, Encoded, TextStream
 from .dataset import Dataset, read_dataset
 from .finetuning import cut_sentence
 from .inference import probabilities
-from .resolve import resolve, with_budget
-from .settings import FinetuneSettings
+from .resolve import check_model, model_config, resolve, with_budget
+from .settings import SCRATCH, FinetuneSettings
 from .tasks import classification as task
 
 # So many texts, evenly spread over the rows, are tokenized, trained on and evaluated.
@@ -69,6 +69,9 @@ def nearest(rows: int) -> Measured:
 
 def dry_run(settings: FinetuneSettings) -> None:
     """Print what is in the texts, three of them as the model reads them, and what the run will take."""
+    for model in settings.compare:
+        if model != SCRATCH:
+            check_model(model, model_config(model))
     settings = resolve(settings)
     dataset = read_dataset(settings)
     settings = with_budget(settings, len(dataset.train))
@@ -133,7 +136,7 @@ def _print_plan(
         seconds = steps * seconds_a_step + evaluating
     models = 1 + len(settings.compare)
     runs = settings.seeds * models
-    needed, free = needed_memory(settings.device), free_memory(settings.device)
+    needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
     weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
     disk = (settings.keep_checkpoints + 2) * (weights + state) + (settings.seeds + 1) * models * weights
     rows = [

@@ -24,6 +24,8 @@ from .tables import BadRows
 LABEL, PROBABILITIES = "predicted_label", "probabilities"
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
 ROWS_AT_ONCE = 1024
+# What became of texts that are longer than the model reads.
+_READ = {"head": "their beginning was read", "head-tail": "beginning and end were read", "windows": "read in windows"}
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class PredictSettings:
     model: str = "runs/builtin-packages/final"
     """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""
     out: str | None = None
-    """File to write. Without it: standard output."""
+    """File to write, which must not be there yet. Without it: standard output."""
     format: Literal["auto", "jsonl", "csv"] = "auto"
-    """Form of the output. auto: by the ending of --out, else jsonl."""
+    """Form of the output. auto: by the ending of --out (.jsonl, .csv), or jsonl on standard output."""
     input_format: Literal["txt", "jsonl", "csv", "tsv"] | None = None
     """Form of standard input, txt if not given: a text a line; a tab between the two texts of a pair."""
     text_column: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ def run(settings: PredictSettings) -> None:
 
     check_encoding(settings.encoding)
     check_output(settings.out)
+    form = output_format(settings)
     sources = input_sources(settings)
     require_made(settings.model, PredictSettings.model, "finetune.run")
     classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
@@ -87,7 +90,7 @@ def run(settings: PredictSettings) -> None:
     began, count = time.monotonic(), 0
     try:
         with output(settings.out) as file:
-            writer = Writer(file, output_format(settings), classifier.labels)
+            writer = Writer(file, form, classifier.labels)
             for found in predictions(sources, settings, classifier, bad):
                 writer.write(found)
                 count += len(found)
@@ -96,12 +99,18 @@ def run(settings: PredictSettings) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     skipped = f", {bad.count:,} of them without a usable text" if bad.count else ""
-    print(f"{count:,} rows{skipped}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+    long = ""
+    if classifier.num_long:
+        facts = classifier.facts
+        long = f", {classifier.num_long:,} longer than {facts.sequence_length} tokens ({_READ[facts.long_text]})"
+    print(f"{count:,} rows{skipped}{long}, {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
 def input_sources(settings: PredictSettings) -> list[Source]:
     """The files to read, or standard input."""
     if settings.file:
+        if " " in settings.file[0] and not os.path.exists(settings.file[0]):
+            raise FinetuneError("what was given is no file: give one of texts, or pipe a text (echo ... |)")
         return resolve(settings.file)[0]
     return [Source("standard input", "/dev/stdin", settings.input_format or "txt")]
 
@@ -209,16 +218,23 @@ class Writer:
 
 
 def output_format(settings: PredictSettings) -> str:
-    """jsonl or csv."""
+    """jsonl or csv; raises FinetuneError for a file whose name says that it is neither."""
     if settings.format != "auto":
         return settings.format
-    return "csv" if (settings.out or "").lower().endswith(".csv") else "jsonl"
+    if settings.out is None:
+        return "jsonl"
+    ending = Path(settings.out).suffix.lower()
+    if ending not in (".jsonl", ".csv"):
+        raise FinetuneError(f"--out {settings.out} is no .csv or .jsonl file: name it so, or give the --format")
+    return ending[1:]
 
 
 def check_output(path: str | None) -> None:
     """Refuse, before the work is done, a name that cannot be written."""
     if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise FinetuneError(f"--out {path} cannot be written: give the name of a file in a folder that is there")
+    if path is not None and Path(path).is_file():
+        raise FinetuneError(f"--out {path} is there already, and would be lost: give another name, or remove it")
 
 
 @contextmanager

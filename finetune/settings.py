@@ -1,6 +1,8 @@
 """What a person may decide about fine-tuning."""
 
+import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import ClassVar, Literal
 
 from pretrain.settings import LoopSettings
@@ -112,5 +114,8 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: leave one out")
         if self.freeze_encoder and self.from_scratch:
             raise FinetuneError("--freeze-encoder beside --from-scratch freezes what never learned: leave one out")
+        for model in self.compare:
+            if not os.path.exists(model) and model != SCRATCH and get_close_matches(model, [SCRATCH]):
+                raise FinetuneError(f"--compare {model} is no folder: did you mean {SCRATCH}?")
         if self.from_scratch and self.compare:
             raise FinetuneError(f'--from-scratch stands beside --compare: give "{SCRATCH}" among the models to compare')

@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
+from data_prep.files import temporary_folder
 from data_prep.packing import Examples
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
@@ -33,22 +33,24 @@ from .resolve import resolve
 from .settings import PretrainSettings
 from .step import step
 from .training_run import Run
-from .trouble import too_large
+from .trouble import busy, too_large, too_short
 
 # The first step warms up (memory, kernels); the second is timed.
 STEPS = 2
 # The longest examples of so many steps make the step that needs the most memory.
 SEARCHED = 8
 # On a CPU the memory of a run grows on for hundreds of steps, as freed blocks of other sizes cannot be used again: to
-# 1.13 to 1.36 times what the steps here need (measured).
+# 1.13 to 1.36 times what the steps here need (measured); and each new shape of a product leaves a kernel behind, of
+# which so many are kept.
 _GROWTH_ON_CPU = 1.25
+_KERNELS, _STEPS_UNTIL_ALL = 0.35e9, 500
 
 
 def dry_run(settings: PretrainSettings) -> None:
     """Print the plan of a run. Everything is written to a temporary folder that is removed again."""
     settings = resolve(settings, base_config(settings))
-    with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
-        prepared, share = _sample(settings, Path(folder))
+    with temporary_folder() as folder:
+        prepared, share = _sample(settings, folder)
         objective = make_objective(settings, prepared)
         stream, maker, evaluation = make_data(settings, prepared, objective, World())
         settings = with_batch_size(settings, evaluation)
@@ -129,7 +131,6 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
 
 def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed, corpus: CorpusSize) -> None:
     budget, parameters = Budget.parse(settings.budget), parameter_count(run.model.config)
-    needed, free = needed_memory(settings.device), free_memory(settings.device)
     steps = {
         "seconds": budget.amount / speed.seconds,
         "steps": budget.amount,
@@ -137,6 +138,7 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
         "tokens": budget.amount / speed.tokens,
     }[budget.unit]
     seconds = budget.amount if budget.unit == "seconds" else steps * speed.seconds
+    needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
     weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
     # The latest ones, the best, and the one that is being written; then the model alone.
     checkpoints = (settings.keep_checkpoints + 2) * (weights + state) + weights
@@ -157,7 +159,12 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
     say("\nThe plan (nothing was kept):")
     for name, value in rows:
         say(f"  {name:<24}{value}")
-    for warning in (memory_warning(needed, free, settings.micro_batch_tokens), too_large(parameters, corpus.tokens)):
+    for warning in (
+        memory_warning(needed, free, settings.micro_batch_tokens),
+        too_large(parameters, corpus.tokens),
+        too_short(steps),
+        busy(settings.device),
+    ):
         if warning:
             say(warning)
 
@@ -172,7 +179,7 @@ def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str |
     )
 
 
-def needed_memory(device: str) -> float:
+def needed_memory(device: str, steps: float) -> float:
     """About how much a run will have needed at its end, in bytes: of the GPU where there is one, else of the process.
 
     It has done a step of the longest examples and a full micro-batch of an evaluation, which nothing later exceeds.
@@ -180,7 +187,8 @@ def needed_memory(device: str) -> float:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU
+    kernels = _KERNELS * min(1.0, steps / _STEPS_UNTIL_ALL)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU + kernels
 
 
 def free_memory(device: str) -> int:

@@ -10,6 +10,8 @@ from .settings import PretrainSettings
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
              "dropout", "precision")  # fmt: skip
 
+_OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
+
 
 def model_card(config: BertConfig, prepared: dict, results: dict, settings: PretrainSettings) -> str:
     """The model card, with the metadata block that model hubs read.
@@ -32,6 +34,8 @@ def model_card(config: BertConfig, prepared: dict, results: dict, settings: Pret
     examples = settings.examples
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     chosen |= {"sequence_length": examples.sequence_length, "masking": examples.masking, "seed": examples.seed}
+    # How the corpus was prepared, for those who answer for it.
+    chosen |= {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
     start = "from an existing BERT" if settings.init_from else "from scratch"
     objective = "masked words (MLM) and next sentences (NSP)" if with_pairs else "masked words (MLM)"
     metrics = [("loss", "mlm_loss"), ("perplexity", "mlm_perplexity"), ("accuracy", "mlm_accuracy")]

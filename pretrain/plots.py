@@ -4,6 +4,8 @@ from pathlib import Path
 
 _COLOURS = {"mlm": "tab:blue", "nsp": "tab:orange"}
 _LOSS_BASELINES = {"mlm": "unigram_entropy"}
+# Of a point that belongs to no line.
+_ALONE = {"marker": "D", "linestyle": "", "markerfacecolor": "none"}
 _ACCURACY_BASELINES = {"mlm": "most_frequent_accuracy", "nsp": "nsp_majority"}
 
 
@@ -16,6 +18,10 @@ def draw_curves(rows: list[dict], path: Path) -> None:
     held_out = [(row["tokens"], row["validation"]) for row in rows if "validation" in row]
     if not held_out:
         return
+    # The last evaluation takes more examples than those before, and is no point of their line.
+    unigram = held_out[0][1]["unigram_entropy"]
+    during = [row for row in held_out if row[1]["unigram_entropy"] == unigram]
+    final = [row for row in held_out if row[1]["unigram_entropy"] != unigram]
     figure = Figure(figsize=(11, 4), layout="constrained")
     FigureCanvasAgg(figure)
     loss, accuracy = figure.subplots(1, 2)
@@ -25,8 +31,10 @@ def draw_curves(rows: list[dict], path: Path) -> None:
         steps = [row["tokens"] for row in training]
         loss.plot(steps, [row.get(f"{name}_loss") for row in training], color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
-            values = [scale * found[f"{name}_{measure}"] for _, found in held_out]
-            axes.plot([tokens for tokens, _ in held_out], values, color=colour, marker="o", ms=3, label=label)
+            for part, text, style in ((during, "", {"marker": "o", "ms": 3}), (final, ", more text", _ALONE)):
+                values = [scale * found[f"{name}_{measure}"] for _, found in part]
+                if part:
+                    axes.plot([tokens for tokens, _ in part], values, color=colour, label=label + text, **style)
         for axes, baselines, scale in ((loss, _LOSS_BASELINES, 1), (accuracy, _ACCURACY_BASELINES, 100)):
             if name in baselines:
                 level = scale * last[baselines[name]]

@@ -41,10 +41,10 @@ from .optimizer import Schedule
 from .output import claimed
 from .plots import draw_curves
 from .progress import MetricsFile, Progress, Silence, results_table, summary
-from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve
+from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 from .training_run import Counters, Run
-from .trouble import Trouble, too_large
+from .trouble import Trouble, busy, too_large
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
             "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
@@ -151,7 +151,7 @@ class Pretraining:
             load_optimizer(Path(checkpoint), optimizer)
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
-            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings))
+            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, unused(self.settings)))
         run = self.make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
         self._introduce(run)
         start = Position(**state.get("position", {}))
@@ -236,8 +236,10 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
-        if warning := too_large(parameter_count(config), self.prepared.manifest["train"]["tokens"]):
-            say(warning)
+        tokens = self.prepared.manifest["train"]["tokens"]
+        for warning in (too_large(parameter_count(config), tokens), busy(settings.device)):
+            if warning:
+                say(warning)
         if run.world.size > 1:
             say(f"{run.world.size} processes share each step.")
         if run.schedule.restart and run.schedule.restart == run.amount_used():

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 
 from data_prep import command_line
+from data_prep.settings import PrepSettings
 from model import PRESETS, BertConfig
 
 from .budget import Budget
@@ -23,9 +24,14 @@ Settings = TypeVar("Settings", bound=LoopSettings)
 SETTINGS_FILE = "settings.yaml"
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
-    "out", "resume", "dry_run", "workers", "corpus", "validation_corpus", "prepared", "tokenizer",
+    "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
     "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "budget",
 }  # fmt: skip
+
+
+def unused(settings: PretrainSettings) -> set[str]:
+    """Names of the settings that --prepared leaves nothing to act on: the corpus was prepared with others."""
+    return {field.name for field in fields(PrepSettings)} if settings.prepared else set()
 
 
 def out_folder(settings: PretrainSettings) -> Path:
@@ -118,13 +124,15 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
         return None
     if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         raise PretrainError(f"{out} holds a run already: give another --out, or leave --resume never out")
-    before = _read(path)
     now = command_line.as_dict(settings)
+    before = command_line.as_dict(type(settings)()) | _read(path)
+    if before.keys() - now.keys():
+        raise PretrainError(f"{out} holds a run of another command: give another --out")
     now |= {name: before[name] for name, value in now.items() if value == "auto" and name in before}
     comparable = [{k: v for k, v in values.items() if k not in may_differ} for values in (before, now)]
     found = command_line.differences(*comparable)
     if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
-        found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow)")
+        found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow, in the same unit)")
     if found:
         raise PretrainError(
             f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"

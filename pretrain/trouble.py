@@ -1,5 +1,6 @@
 """Sentences about runs that do not learn as they should, each with what to do."""
 
+import os
 from collections.abc import Sequence
 
 # Nats: a loss so near to that of word frequencies is not better.
@@ -10,6 +11,10 @@ _EARLY = 0.4
 _GUESSING = 0.02
 # Nats over the best evaluation: more than two evaluations of the same weights on other examples differ.
 _RISE = 0.05
+# Processes that want to run, for each core.
+_BUSY = 1.75
+# Fewer steps leave a model where it began.
+_FEWEST_STEPS = 60
 # A model with so many parameters a token of text learns the text by heart.
 _PARAMETERS_A_TOKEN = 5
 
@@ -51,6 +56,9 @@ def _plateau(results: dict, share: float) -> str | None:
 
 
 def _rise(rows: Sequence[dict]) -> str | None:
+    # The last evaluation takes more examples than those before: other text, with other frequencies of words.
+    latest_text = rows[-1]["validation"]["unigram_entropy"]
+    rows = [row for row in rows if row["validation"]["unigram_entropy"] == latest_text]
     best = min(rows, key=lambda row: row["validation"]["mlm_loss"])
     lowest, latest = best["validation"]["mlm_loss"], rows[-1]["validation"]["mlm_loss"]
     if latest < lowest + _RISE:
@@ -78,4 +86,25 @@ def too_large(parameters: int, tokens: int) -> str | None:
     return (
         f"Warning: the model has {parameters:,} parameters for {tokens:,} tokens of text, and may learn it by heart: "
         "take a smaller --preset, give more text, or continue from an existing BERT with --init-from."
+    )
+
+
+def busy(device: str) -> str | None:
+    """A sentence where other programs use the cores, which slows down threads that wait for each other."""
+    cores = os.cpu_count() or 1
+    if device != "cpu" or "OMP_NUM_THREADS" in os.environ or os.getloadavg()[0] < _BUSY * cores:
+        return None
+    return (
+        f"Warning: {os.getloadavg()[0]:.0f} processes want the {cores} cores here: training can be ten times "
+        "as slow as it is alone. End the others, or set OMP_NUM_THREADS=1."
+    )
+
+
+def too_short(steps: float) -> str | None:
+    """A sentence where a budget is too small to learn anything in."""
+    if steps >= _FEWEST_STEPS:
+        return None
+    return (
+        f"Warning: in about {steps:,.0f} steps hardly more than the frequencies of words is learned: give a longer "
+        "--budget, or a smaller --preset, which makes more steps of the same time."
     )

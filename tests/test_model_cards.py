@@ -55,6 +55,8 @@ def test_the_hub_reads_the_metadata(folder, name):
 def test_the_page_has_results_beside_baselines_settings_and_limits(folder, name, baseline):
     _, text = card(folder / name)
     assert baseline in text and "| budget | 3steps |" in text and "| batch_size | 8 |" in text and "## Limits" in text
+    if name == "run":
+        assert "| min_documents | 1 |" in text and "| group_column | None |" in text
 
 
 @pytest.mark.parametrize(("name", "answer"), [("run", "one word is"), ("labels", "class")])

@@ -5,8 +5,11 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
+import subprocess
 import sys
+import time
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -186,6 +189,35 @@ def test_the_page_on_privacy_names_every_file(office):
     for path in written(folder):
         place = path.relative_to(folder).as_posix()
         assert any(fnmatch(f"/{place}", f"*/{name}") or f"/{name}" in f"/{place}" for name in named), place
+
+
+def test_settings_say_nothing_of_a_corpus_that_was_prepared_before(office):
+    """The rules that it was prepared by stand in its report and on the model card."""
+    folder, _ = office
+    settings = (folder / "run/settings.yaml").read_text()
+    assert "prepared: " in settings and "corpus" not in settings and "min_documents" not in settings
+    assert "| min_documents | 5 |" in (folder / "run/final/README.md").read_text()
+    assert '"min_documents": 5' in (folder / "prepared/prep_report.json").read_text()
+
+
+def test_a_run_of_another_command_is_told_apart(office, capsys):
+    folder, _ = office
+    given = [f"--model={folder}/run/final", f"--train={folder}/labels.jsonl", f"--out={folder}/run"]
+    assert finetune(given) == 2
+    assert "run holds a run of another command: give another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["data_prep.run", "pretrain.run"])
+def test_a_plan_that_is_ended_leaves_nothing(office, module, tmp_path):
+    folder, _ = office
+    command = [sys.executable, "-m", module, f"--corpus={folder}/notes.txt", "--dry-run", "--show-text=no"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as plan:
+        while plan.poll() is None and not any(tmp_path.glob("domain-bert-*/prepared/.work")):
+            time.sleep(0.01)
+        plan.terminate()
+        assert plan.wait(30) == 128 + signal.SIGTERM and not plan.stderr.read()
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_prepared_corpus_and_a_model_work_where_they_are_moved_to(office, tmp_path):

@@ -239,15 +239,18 @@ def label_names(examples: Iterable[Example]) -> list[str]:
         return sorted(names)
 
 
-def known_labels(examples: Iterable[Example], labels: Sequence[str], bad: BadRows) -> Iterator[Example]:
-    """Examples of known classes; the others are bad rows."""
+def known_labels(
+    examples: Iterable[Example], labels: Sequence[str], bad: BadRows, show_text: bool = True
+) -> Iterator[Example]:
+    """Examples of known classes; the others are bad rows, whose label may be a text."""
     known = set(labels)
     shown = listing(labels, 8)
     for example in examples:
         if example.label in known:
             yield example
         else:
-            bad(example.place, f"has the label {example.label!r:.42}, which does not occur in training ({shown})")
+            label = f"the label {example.label!r:.42}, which" if show_text else "a label that"
+            bad(example.place, f"has {label} does not occur in training ({shown})")
 
 
 # --- encoding, model, objective, results

@@ -159,7 +159,13 @@ def test_an_interrupt_exits_130_and_a_defect_keeps_its_traceback(capsys: pytest.
         raise ValueError("a defect of the program")
 
     assert main(Training, interrupt, prog="train", description="", argv=["--out", "x"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+
+    class Slow(Training):
+        def __post_init__(self) -> None:
+            interrupt(self)
+
+    assert main(Slow, interrupt, prog="train", description="", argv=["--out", "x"]) == 130
+    assert capsys.readouterr().err == "interrupted\n" * 2
     with pytest.raises(ValueError, match="defect"):
         main(Training, defect, prog="train", description="", argv=["--out", "x"])
 

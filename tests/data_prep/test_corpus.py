@@ -241,7 +241,27 @@ def test_a_character_cut_off_at_the_end_is_named_with_its_place(tmp_path):
     refused(tmp_path / "a.txt", r"a\.txt:1 is not valid utf-8 at byte 4 \(0xc3\)")
 
 
+def test_files_can_be_left_out(tmp_path):
+    for name in ("a.txt", "b.txt", "in/a.txt", "in/c.jsonl", "in/deep/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"id": 1, "x": 2}' if name.endswith("jsonl") else f"Words of {name}.")
+
+    def left(*exclude):
+        return [name for name, _ in Corpus([str(tmp_path)], exclude=exclude).files]
+
+    assert left("*.jsonl") == ["a.txt", "b.txt", "in/a.txt", "in/deep/d.txt"]
+    assert left("c.jsonl", "a.txt") == ["b.txt", "in/deep/d.txt"]
+    assert left("in/*") == ["a.txt", "b.txt"]
+    with pytest.raises(PrepError, match="--exclude d.jsonl names no file in"):
+        left("c.jsonl", "d.jsonl")
+    with pytest.raises(PrepError, match="--exclude leaves nothing of"):
+        left("*")
+    refused(tmp_path, r"in/c\.jsonl has no column of text among id, x; .* --exclude in/c\.jsonl")
+
+
 def test_encodings_that_do_not_fit(tmp_path):
+    (tmp_path / "é.txt").write_text("Ein Ö, ein Á.", encoding="utf-8")
+    refused(tmp_path / "é.txt", "is not valid cp1252 .* it may be UTF-8; .*leave --encoding out", encoding="cp1252")
     (tmp_path / "wide.txt").write_text("text", encoding="utf-16")
     (tmp_path / "bare.txt").write_text("text", encoding="utf-16-le")
     (tmp_path / "data.txt").write_bytes(b"PK\x03\x04\x00\x00")
@@ -305,6 +325,8 @@ def test_the_text_column_is_found_or_asked_for(tmp_path):
     assert column({"id": 7, "note": "b"}) == "note"
     assert column({"title": "ab", "note": "abc", "tag": "x"}) == "note"
     assert column({"text": "ab", "note": "abc"}, text_column="note") == "note"
+    with pytest.raises(PrepError, match='has no column "sentence" among id, text; pass --text-column text'):
+        column({"id": 7, "text": "a"}, text_column="sentence")
     with pytest.raises(PrepError, match=r"a\.jsonl has no column of text among id, size"):
         column({"id": 7, "size": 8})
     with pytest.raises(PrepError, match=r'no column "txt" among id, text; pass --text-column text'):

@@ -27,7 +27,7 @@ def checked(**values) -> dict:
 
 
 def test_sound_text_is_left_alone():
-    assert warnings(SOUND) == warnings_of_size(SOUND, False) == []
+    assert warnings(SOUND, False) == warnings_of_size(SOUND, False) == []
 
 
 @pytest.mark.parametrize(("facts", "words"), [
@@ -49,13 +49,19 @@ def test_sound_text_is_left_alone():
     (checked(share_without_spaces=0.5), "written without spaces"),
 ])  # fmt: skip
 def test_each_trouble_is_said_alone(facts, words):
-    (sentence,) = warnings(facts)
+    (sentence,) = warnings(facts, False)
     assert words in sentence
 
 
+def test_a_vocabulary_that_was_given_is_extended_not_enlarged():
+    (sentence,) = warnings(changed("text", unk_rate=0.002), True)
+    assert "--extend-vocab" in sentence and "--vocab-size" not in sentence
+    assert warnings_of_size(changed("train", tokens=999_999), True) == []
+
+
 def test_little_trouble_is_not_said():
-    assert warnings(checked(documents_with_tags=9)) == []
-    assert warnings(checked(repeated_lines=3, share_of_repeated_lines=0.005)) == []
+    assert warnings(checked(documents_with_tags=9), False) == []
+    assert warnings(checked(repeated_lines=3, share_of_repeated_lines=0.005), False) == []
 
 
 def test_a_vocabulary_too_large_and_a_text_too_small_are_said():

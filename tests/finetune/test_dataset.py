@@ -214,14 +214,14 @@ def test_overlap_and_contradictions_are_said(write_rows, capsys):
     read(write_rows, train, [("a 1", "a"), ("a 2", "b"), ("new", "a")], [("both", "a"), ("other", "b")])
     said = capsys.readouterr().out
     assert "3 texts occur with several labels.\n" in said
-    assert "2 of 3 validation texts occur in training too: the result on those means little.\n" in said
-    assert "1 of 2 test texts occur in training too: the result on those means little.\n" in said
+    assert "2 of 3 validation texts occur in training too: the result on those means little. " in said
+    assert "1 of 2 test texts occur in training too: the result on those means little. " in said
     assert "occur in validation too" not in said
 
 
 def test_an_overlap_of_validation_and_test_is_said(write_rows, capsys):
     read(write_rows, TRAIN, [("v", "a"), ("w", "b")], [("w", "a"), ("x", "b"), ("w", "b")])
-    assert "2 of 3 test texts occur in validation too: the result on those means little.\n" in capsys.readouterr().out
+    assert "2 of 3 test texts occur in validation too: the result on those means little. " in capsys.readouterr().out
 
 
 def test_a_column_of_names_is_no_column_of_classes(write_rows):
@@ -311,3 +311,23 @@ def test_where_no_text_may_be_shown_names_of_columns_are_not(tmp_path):
     assert "Quixbert" in refusal()
     named = {"text_column": ("Mrs Quixbert fell",), "label_column": "ward", "show_text": "no"}
     assert len(read_dataset(FinetuneSettings(model="none", train=str(table), **named)).train) == 36
+
+
+def test_one_of_two_groups_is_said(write_rows, capsys):
+    rows = [{"text": f"{n}", "label": "ab"[n % 2], "who": n < 30} for n in range(52)]
+    dataset = read_dataset(FinetuneSettings(model="none", train=write_rows(rows), group_column="who"))
+    assert len(dataset.validation) == 22
+    assert '22 of 52 texts are held back, as those of one "who" stay together: give --val' in capsys.readouterr().out
+
+
+def test_texts_in_the_place_of_labels_are_not_shown(write_rows):
+    texts = [f"Mrs Quixbert number {n} fell in the night and was found" for n in range(4)]
+    train = write_rows([{"text": f"{n}", "label": texts[n % 4]} for n in range(40)])
+    with pytest.raises(FinetuneError, match="holds texts where labels should be") as refusal:
+        read_dataset(FinetuneSettings(model="none", train=train, show_text="no"))
+    assert "Quixbert" not in str(refusal.value)
+    assert read_dataset(FinetuneSettings(model="none", train=train)).labels == texts
+    short = write_rows(json_rows(TRAIN), "short.jsonl")
+    with pytest.raises(FinetuneError, match="has a label that does not occur in training") as refusal:
+        read_dataset(FinetuneSettings(model="none", train=short, test=train, show_text="no"))
+    assert "Quixbert" not in str(refusal.value)

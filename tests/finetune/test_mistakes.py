@@ -114,6 +114,8 @@ MISTAKES = {
         lambda f: [*train(f), "--from-scratch", "--compare=scratch"],
         ["--from-scratch", "--compare"],
     ),
+    "scratch misspelt": (lambda f: [*train(f), "--compare=scrach"], ["--compare scrach", "did you mean scratch?"]),
+    "no model to compare in a plan": (lambda f: [*train(f), f"--compare={f / 'no'}", "--dry-run"], ["no is not a fol"]),
     "no model to compare": (lambda f: [*train(f), f"--compare={f / 'nowhere'}"], ["nowhere"]),
 }
 
@@ -275,6 +277,12 @@ PREDICT_MISTAKES = {
     ),
     "unknown format": (lambda f: [rows_file(f), "--format=xlsx"], ["--format", "csv"]),
     "unknown option": (lambda f: [rows_file(f), "--modle=x"], ["--model"]),
+    "output is there already": (
+        lambda f: [rows_file(f), f"--out={rows_file(f, 'b.jsonl')}"],
+        ["b.jsonl", "there already", "another name"],
+    ),
+    "output of another kind": (lambda f: [rows_file(f), f"--out={f / 'x.xlsx'}"], ["x.xlsx", ".csv", "--format"]),
+    "text instead of a file": (lambda f: [rows_file(f) and "the secret rate"], ["no file", "pipe a text"]),
     "file behind an option": (lambda f: ["--file", rows_file(f)], ["--file", "without an option"]),
     "file behind another program's option": (lambda f: ["--input", rows_file(f)], ["--input", "without an option"]),
     "unknown encoding": (lambda f: [rows_file(f), "--encoding=utf8x"], ["utf8x"]),

@@ -148,7 +148,7 @@ def test_the_form_of_the_output_is_as_asked(ask, write_rows, tmp_path):
     assert as_csv.splitlines()[0].startswith("text,predicted_label,")
     ask(file, f"--out={tmp_path / 'x.csv'}", "--format=jsonl")
     assert "heart" in json.loads((tmp_path / "x.csv").read_text())["text"]
-    ask(file, f"--out={tmp_path / 'x.dat'}")
+    ask(file, f"--out={tmp_path / 'x.dat'}", "--format=jsonl")
     assert (tmp_path / "x.dat").read_text() == ask(file).out
 
 
@@ -170,6 +170,11 @@ def test_a_bad_row_gets_no_label_when_that_is_asked_for(ask, write_rows, tmp_pat
 def test_nothing_but_bad_rows_is_no_error_when_they_are_skipped(ask, write_rows):
     found = parsed(ask(write_rows([{"text": ""}] * 3), "--skip-bad-rows").out)
     assert [row["predicted_label"] for row in found] == [None] * 3
+
+
+def test_texts_that_are_cut_are_counted(ask, write_rows):
+    file = write_rows([{"text": "heart rate " * 60}, {"text": "heart"}, {"text": "stable " * 90}])
+    assert "3 rows, 2 longer than 48 tokens (their beginning was read)," in ask(file).err
 
 
 def test_an_empty_input_gives_an_empty_output(ask, tmp_path):

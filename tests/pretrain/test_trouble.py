@@ -1,8 +1,10 @@
 """Runs that do not learn as they should are told so, once for each trouble, with what to do."""
 
+import os
+
 import pytest
 
-from pretrain.trouble import Trouble, too_large
+from pretrain.trouble import Trouble, busy, too_large, too_short
 
 
 def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
@@ -46,3 +48,27 @@ def test_guessed_next_sentences_are_said_at_the_end_alone(accuracy, expected):
 def test_a_model_too_large_for_its_text_is_said():
     assert too_large(5_000_000, 1_000_000) is None
     assert "110,000,000 parameters for 2,000,000 tokens" in too_large(110_000_000, 2_000_000)
+
+
+def test_an_evaluation_of_other_text_is_not_compared():
+    """The last one takes more of the held-out examples."""
+    rows = [row(10 * n, 6 - 0.2 * n) for n in range(1, 5)]
+    assert said(*rows, row(40, 5.6, unigram=7.1)) == [[]] * 5
+    assert len(said(*rows, row(40, 5.6))[-1]) == 1
+
+
+def test_a_budget_that_is_too_short_is_said():
+    assert too_short(60) is None
+    assert "in about 31 steps" in too_short(31.2) and "--budget" in too_short(31.2)
+
+
+@pytest.mark.parametrize(("load", "device", "threads", "expected"), [
+    (1.0, "cpu", None, False), (2.0, "cpu", None, True), (2.0, "cuda", None, False), (2.0, "cpu", "1", False),
+])  # fmt: skip
+def test_a_machine_that_is_busy_is_said(load, device, threads, expected, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * os.cpu_count(), 0.0, 0.0))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert bool(busy(device)) == expected
+    assert not expected or "OMP_NUM_THREADS=1" in busy(device)
