@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from . import command_line
@@ -27,7 +28,7 @@ from .screen import say, tracked
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
-from .split import DUPLICATE, VALIDATION, Split, read_records, record_documents, split_documents
+from .split import DUPLICATE, TRAIN, VALIDATION, Split, read_records, record_documents, split_documents
 from .text_checks import TextChecks
 from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
 from .wordpiece import WordPieceTokenizer
@@ -338,9 +339,16 @@ class Preparation:
             "bytes": documents.bytes,
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),
+            "groups": self._groups(documents) if self.prep.group_column else {},
             "checks": self.checks.numbers(),
             "settings": {name: getattr(self.prep, name) for name in ("group_column", "min_documents", "show_text")},
         }
+
+    def _groups(self, documents: Split) -> dict[str, int]:
+        """How many groups have documents in each part; one without a group is one of its own."""
+        order = read_records(self.work.documents)["order"]
+        roles = {"train": TRAIN, "validation": VALIDATION}
+        return {part: len(np.unique(order[documents.role == role])) for part, role in roles.items()}
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
         is_vocabulary_given = self.given_tokenizer is not None

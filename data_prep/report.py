@@ -208,6 +208,7 @@ def markdown(facts: dict) -> str:
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
+        *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),
         ("documents without text", f"{corpus['empty_documents']:,}"),
         ("files left out, of other formats", f"{corpus['ignored_files']:,}"),
         ("control characters dropped", f"{checks['control_characters']:,}"),

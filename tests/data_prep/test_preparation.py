@@ -130,7 +130,11 @@ def test_groups_stay_together(tmp_path):
         ids = found.tokenizer.encode([row["text"]])[0]
         of.setdefault(row["patient"], set()).add(any(found.tokenizer.decode(ids).startswith(s) for s in held_out))
     assert all(len(sides) == 1 for sides in of.values())
-    assert 0 < sum(True in sides for sides in of.values()) < 40
+    held = sum(True in sides for sides in of.values())
+    assert 0 < held < 40
+    facts = json.loads((found.folder / "prep_report.json").read_text())
+    assert facts["corpus"]["groups"] == {"train": 40 - held, "validation": held}
+    assert f"| groups, validation | {held} |" in (found.folder / "prep_report.md").read_text()
 
 
 def sentences_of(shards):
