@@ -17,7 +17,7 @@ from data_prep import builtin
 from data_prep.corpus_rules import TEXT_COLUMNS
 from data_prep.screen import say
 from data_prep.sources import listing
-from data_prep.values import column_names, group_of, kind_of, whole_characters
+from data_prep.values import column_names, group_of, is_text, kind_of, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions
@@ -230,7 +230,9 @@ def label_names(examples: Iterable[Example]) -> list[str]:
     """
     names = {example.label for example in examples}
     if len(names) < 2:
-        only = f"only one label, {next(iter(names))!r}" if names else "no usable row"
+        name = next(iter(names), "")
+        shown = "" if is_text(name) else f", {name!r}"
+        only = f"only one label{shown}" if names else "no usable row"
         raise FinetuneError(f"the training rows have {only}: a classifier needs rows of two classes or more")
     try:
         # "01" and "1" are two names.

@@ -327,6 +327,9 @@ def test_texts_in_the_place_of_labels_are_not_shown(write_rows):
         read_dataset(FinetuneSettings(model="none", train=train, show_text="no"))
     assert "Quixbert" not in str(refusal.value)
     assert read_dataset(FinetuneSettings(model="none", train=train)).labels == texts
+    alone = write_rows([{"text": "x", "label": texts[0]}], "alone.jsonl")
+    with pytest.raises(FinetuneError, match="have only one label: a classifier needs") as refusal:
+        read_dataset(FinetuneSettings(model="none", train=alone, show_text="no"))
     short = write_rows(json_rows(TRAIN), "short.jsonl")
     with pytest.raises(FinetuneError, match="has a label that does not occur in training") as refusal:
         read_dataset(FinetuneSettings(model="none", train=short, test=train, show_text="no"))
