@@ -247,7 +247,11 @@ def read_manifest(folder: Path) -> dict:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise PrepError(f"{folder} is not a prepared corpus (no {MANIFEST}): prepare it with python -m data_prep.run")
+        # Where a run leaves its own.
+        inside = folder / "prepared"
+        is_there = (inside / MANIFEST).is_file()
+        remedy = f"did you mean {inside}?" if is_there else "prepare it with python -m data_prep.run"
+        raise PrepError(f"{folder} is not a prepared corpus (no {MANIFEST}): {remedy}")
     written = _format_of(path)
     # Another format may be sealed otherwise, or not at all.
     if written not in (None, FORMAT):

@@ -221,6 +221,12 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         PreparedCorpus(tmp_path / "nowhere")
 
 
+def test_the_folder_of_a_run_names_the_one_inside(prepared, tmp_path):
+    shutil.copytree(prepared, tmp_path / "run" / "prepared")
+    with pytest.raises(PrepError, match=f"did you mean {tmp_path / 'run' / 'prepared'}"):
+        PreparedCorpus(tmp_path / "run")
+
+
 def test_another_format_is_refused(prepared):
     manifest = json.loads((prepared / "prepared.json").read_text()) | {"format": 99}
     write_json(prepared / "prepared.json", manifest)
