@@ -11,7 +11,7 @@ from .corpus_rules import CorpusRules, RuleFinder, blocks_of
 from .errors import PrepError
 from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
 from .sentences import check_language
-from .sources import FORMATS, Source, listing, resolve
+from .sources import FORMATS, Exclusion, Source, listing, resolve
 from .values import group_of, kind_of, whole_characters
 
 
@@ -33,7 +33,7 @@ class Corpus:
     Args:
         paths: files (.txt .jsonl .csv .tsv, also .gz, and .parquet), folders, globs, `builtin`,
             `hub:owner/name[:split]`, `hub:` and a data set's folder on this machine.
-        exclude: files in `paths` to leave out, by name or pattern.
+        exclude: files in `paths` to leave out.
         encoding: of the text in files.
         text_column, group_column: names of columns where rows are documents; the first is found if not given.
         document: "auto", "file", "blank-line" or "line": what a document is in .txt files.
@@ -55,7 +55,7 @@ class Corpus:
         self,
         paths: Sequence[str],
         *,
-        exclude: Sequence[str] = (),
+        exclude: Exclusion | None = None,
         encoding: str = "utf-8",
         text_column: str | None = None,
         group_column: str | None = None,

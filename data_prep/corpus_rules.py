@@ -167,7 +167,7 @@ class RuleFinder:
             columns = list(dict.fromkeys(name for row in found for name in row))
             if not columns:
                 continue
-            text_column = text_column or _text_column(source, columns, found, self.show_text)
+            text_column = text_column or self._text_column(source, columns, found)
             self.require_columns(source, text_column, columns)
             texts = [value for row in found if isinstance(value := row.get(text_column), str)]
             lines = [[line.strip() for line in whole_characters(text).splitlines()] for text in texts]
@@ -179,6 +179,36 @@ class RuleFinder:
             raise PrepError(f"{self._sources_shown} has no rows; give files with text in them.")
         return text_column
 
+    def _text_column(self, source: Source, columns: list[str], found: list[dict[str, Any]]) -> str:
+        """The column with a usual name, of those that are mostly text, else the one with the longest, of text alone."""
+        lengths, mostly = {}, set()
+        for name in columns:
+            values = [row[name] for row in found if row.get(name) is not None]
+            texts = [value for value in values if isinstance(value, str)]
+            if texts and len(texts) == len(values):
+                lengths[name] = fmean(map(len, texts))
+            if texts and 2 * len(texts) > len(values):
+                mostly.add(name)
+        for name in TEXT_COLUMNS:
+            if name in mostly:
+                return name
+        if not lengths:
+            raise PrepError(
+                f"{source.name} has no column of text among {column_names(columns, self.show_text)}; add "
+                f"it{self._leave_out(source)}."
+            )
+        if not self.show_text:
+            raise PrepError(
+                f"{source.name} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first "
+                "line, and name the column with --text-column, or put a line of names above it."
+            )
+        return max(lengths, key=lengths.__getitem__)
+
+    def _leave_out(self, source: Source) -> str:
+        """What a message proposes besides mending the file."""
+        can_go = len(self.sources) > 1 and source.format != "hub"
+        return f", or leave the file out with --exclude {shlex.quote(source.name)}" if can_go else ""
+
     def require_columns(self, source: Source, text_column: str, columns: list[str]) -> None:
         """Raises PrepError, with the nearest name, where a column that is asked for is not among `columns`."""
         for option, name in (("--text-column", text_column), ("--group-column", self.group_column)):
@@ -188,8 +218,8 @@ class RuleFinder:
                     near = [found for found in TEXT_COLUMNS if found in columns][:1]
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
-                    f'{source.name} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}, or '
-                    f"leave the file out with --exclude {shlex.quote(source.name)}."
+                    f'{source.name} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}'
+                    f"{self._leave_out(source)}."
                 )
 
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
@@ -273,32 +303,6 @@ class _Sample:
 def blocks_of(lines: Iterable[str]) -> list[list[str]]:
     """The lines between blank ones, block by block."""
     return [list(block) for is_text, block in groupby(lines, bool) if is_text]
-
-
-def _text_column(source: Source, columns: list[str], found: list[dict[str, Any]], show_text: bool) -> str:
-    """The column with a usual name, of those that are mostly text, else the one with the longest, of text alone."""
-    lengths, mostly = {}, set()
-    for name in columns:
-        values = [row[name] for row in found if row.get(name) is not None]
-        texts = [value for value in values if isinstance(value, str)]
-        if texts and len(texts) == len(values):
-            lengths[name] = fmean(map(len, texts))
-        if texts and 2 * len(texts) > len(values):
-            mostly.add(name)
-    for name in TEXT_COLUMNS:
-        if name in mostly:
-            return name
-    if not lengths:
-        raise PrepError(
-            f"{source.name} has no column of text among {column_names(columns, show_text)}; add it, or leave the file "
-            f"out with --exclude {shlex.quote(source.name)}."
-        )
-    if not show_text:
-        raise PrepError(
-            f"{source.name} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first line, "
-            "and name the column with --text-column, or put a line of names above it."
-        )
-    return max(lengths, key=lengths.__getitem__)
 
 
 def _spread(items: list, most: int) -> list:

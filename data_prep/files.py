@@ -42,13 +42,15 @@ def flush_to_disk(path: Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder of the system's temporary ones, gone at the end of the block, and where SIGTERM ends the process."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
     try:
         with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
             yield Path(folder)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def leads_out(path: Path) -> bool:

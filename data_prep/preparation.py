@@ -28,6 +28,7 @@ from .screen import say, tracked
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
+from .sources import Exclusion
 from .split import DUPLICATE, TRAIN, VALIDATION, Split, read_records, record_documents, split_documents
 from .text_checks import TextChecks
 from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
@@ -129,14 +130,16 @@ class Preparation:
         self.sample_bytes: int | None = sample_bytes
         self.share_read: float | None = 1.0
         self.work = WorkFolder(out / _WORK)
-        self.corpus = self._open(prep.corpus, prep.exclude)
-        self.validation_corpus = self._open(prep.validation_corpus, ()) if prep.validation_corpus else None
+        exclude = Exclusion(prep.exclude)
+        self.corpus = self._open(prep.corpus, exclude)
+        self.validation_corpus = self._open(prep.validation_corpus, exclude) if prep.validation_corpus else None
+        exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks()
         self.started = time.monotonic()
         self.log: list[str] = []
 
-    def _open(self, paths: tuple[str, ...], exclude: tuple[str, ...]) -> Corpus:
+    def _open(self, paths: tuple[str, ...], exclude: Exclusion) -> Corpus:
         prep = self.prep
         return Corpus(
             paths,

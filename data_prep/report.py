@@ -100,7 +100,7 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     if text["unk_rate"] > 0.001:
         remedy = "a larger --vocab-size covers more characters"
         if is_vocabulary_given:
-            remedy = "the vocabulary lacks characters of this text: --extend-vocab adds them"
+            remedy = "the vocabulary lacks characters of this text: --extend-vocab adds frequent ones"
         found.append(f"{text['unk_rate']:.2%} of the tokens are [UNK]: {remedy}.")
     if corpus["duplicates"] > 0.1 * corpus["documents"]:
         share = corpus["duplicates"] / corpus["documents"]

@@ -21,7 +21,7 @@ class PrepSettings:
     corpus: tuple[str, ...] = ("builtin",)
     """Text to learn from: files (.txt .jsonl .csv .tsv .parquet, .gz), folders, globs, hub:owner/name, builtin."""
     exclude: tuple[str, ...] = ()
-    """Files of --corpus to leave out, by name or pattern: copy.txt 'drafts/*.csv'."""
+    """Files to leave out, by name or pattern: copy.txt drafts/ '*.csv'."""
     validation_corpus: tuple[str, ...] = ()
     """Text to evaluate on. Without it some of the documents are held out."""
     document: Literal["auto", "file", "blank-line", "line"] = "auto"

@@ -3,6 +3,7 @@
 import difflib
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,21 +36,44 @@ class Source:
         return self.format not in ("txt", "builtin")
 
 
-def resolve(paths: Sequence[str], exclude: Sequence[str] = ()) -> tuple[list[Source], list[str]]:
-    """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
+class Exclusion:
+    """Files that a person leaves out.
 
     Args:
-        exclude: names of files to leave out, or patterns with * and ?; without a slash wherever the file lies.
+        patterns: names of files, with * and ? for what varies: alone, below the folder that is read ("drafts/a.txt"),
+            or as a path; "drafts/" stands for all that is in a folder.
+    """
+
+    def __init__(self, patterns: Sequence[str] = ()):
+        # A bracket is a letter of a name.
+        self.patterns = {pattern: re.sub(r"\[", "[[]", pattern) + "*" * pattern.endswith("/") for pattern in patterns}
+        self.unused = set(patterns)
+
+    def covers(self, name: str, path: str) -> bool:
+        """Whether a file is left out; `name` is its path below the folder that is read."""
+        places = (name, os.path.normpath(path), os.path.basename(name))
+        found = {given for given, pattern in self.patterns.items() if any(fnmatchcase(p, pattern) for p in places)}
+        self.unused -= found
+        return bool(found)
+
+    def check(self, paths: Sequence[str]) -> None:
+        """Raises PrepError where a pattern is that of no file in any of the paths that were read."""
+        if self.unused:
+            pattern = min(self.unused)
+            raise PrepError(f"--exclude {pattern} names no file in {listing(paths, 3)}; look for its spelling.")
+
+
+def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[list[Source], list[str]]:
+    """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
 
     Raises:
-        PrepError: something is missing, of no known format, or holds no file that can be read; or an entry of `exclude`
-            is the name of nothing.
+        PrepError: something is missing, of no known format, or holds no file that can be read.
     """
     if not paths:
         raise PrepError("No text is named; give files, folders, hub:owner/name or builtin.")
     sources: dict[str, Source] = {}
     ignored: list[str] = []
-    unused = set(exclude)
+    exclude = exclude or Exclusion()
     for path in map(os.fspath, paths):
         if path == "builtin":
             sources.setdefault(path, Source("builtin", path, "builtin"))
@@ -60,8 +84,7 @@ def resolve(paths: Sequence[str], exclude: Sequence[str] = ()) -> tuple[list[Sou
             sources.setdefault(path, Source(name, place, "hub"))
             continue
         for name, file in _files(path, ignored):
-            if out := [pattern for pattern in exclude if _is_meant(name, pattern)]:
-                unused.difference_update(out)
+            if exclude.covers(name, file):
                 continue
             kind = file_format(name)
             if kind is None:
@@ -70,17 +93,10 @@ def resolve(paths: Sequence[str], exclude: Sequence[str] = ()) -> tuple[list[Sou
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             sources.setdefault(os.path.realpath(file), Source(_printable(name), file, *kind, found.st_size, written))
     # What is of no known format is left out anyway.
-    unused = {pattern for pattern in unused if not any(_is_meant(name, pattern) for name in ignored)}
-    if unused:
-        raise PrepError(f"--exclude {min(unused)} names no file in {listing(paths, 3)}; look for its spelling.")
+    ignored = [name for name in ignored if not exclude.covers(name, name)]
     if not sources:
         raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out.")
     return list(sources.values()), list(map(_printable, ignored))
-
-
-def _is_meant(name: str, pattern: str) -> bool:
-    """Whether a pattern is that of a file, whose name is the path below the folder that was asked for."""
-    return fnmatchcase(name if "/" in pattern else name.rsplit("/", 1)[-1], pattern)
 
 
 def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:

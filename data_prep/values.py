@@ -1,6 +1,7 @@
 """Values in the rows of a table, and the names of its columns."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ from .sources import listing
 
 # Characters and words of a name; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
+# A whole number that was once read as a fraction.
+_WHOLE = re.compile(r"^(-?\d+)\.0+$")
 
 
 def column_names(names: Sequence[str], show: bool) -> str:
@@ -35,16 +38,18 @@ def is_text(name: str) -> bool:
 def group_of(row: dict[str, Any], column: str | None) -> str | None:
     """Whose row it is, by its value in the group column; None where there is no column or no value in it.
 
-    A number is the same whether a file has it as 7 or, beside missing ones, as 7.0.
+    A number is the same whether a file has it as 7 or, beside missing ones, as 7.0, and white space does not count.
     """
     value = row.get(column)
-    if isinstance(value, float):
-        value = None if math.isnan(value) else int(value) if value.is_integer() else value
-    return None if value is None or not str(value).strip() else str(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    name = " ".join(str(value).split())
+    return _WHOLE.sub(r"\1", name) or None
 
 
 def kind_of(value: Any) -> str:
     """What is there instead of a text, without the text that may be in it."""
-    if isinstance(value, (bool, int, float)):
-        return f"{value!r:.40}"
-    return {list: "a list", dict: "an object"}.get(type(value), f"a {type(value).__name__}")
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return kinds.get(type(value), f"a {type(value).__name__}")

@@ -49,13 +49,13 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
     )
     bad = BadRows(settings.skip_bad_rows)
     train = list(task.read_rows(settings.train, settings.encoding, columns, bad))
-    labels = task.label_names(train)
+    show_text = settings.show_text == "yes"
+    labels = task.label_names(train, show_text)
     if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
         raise FinetuneError(
             f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: name '
             "the column of classes with --label-column"
         )
-    show_text = settings.show_text == "yes"
     if not show_text and any(is_text(label) for label in labels):
         raise FinetuneError(
             f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name the '
@@ -91,11 +91,11 @@ def _rows_of(
 
 
 def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list[Example], list[Example]]:
-    """Hold back a share of each class by a hash of the content; equal texts, and the texts of a group, stay together.
+    """Hold back a share of each class by a hash of the content; equal texts stay together, or the texts of a group.
 
     Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
     count as one. No class is held back whole. A text with more copies, or a group with more rows, than are to be held
-    back of its class stays with the rest, where there are others.
+    back of its class stays with the rest, where there are others. Texts of several groups can be on both sides.
 
     Returns:
         (the rest, those held back), both in the order of `examples`.
@@ -151,7 +151,7 @@ def _describe(dataset: Dataset, is_split: bool) -> None:
     if rare:
         more = f" and {len(rare) - 8} more" if len(rare) > 8 else ""
         say(f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes.")
-    _warn_of_overlap(dataset)
+    _warn_of_overlap(dataset, is_split)
     if dataset.columns.group:
         _warn_of_groups(dataset, is_split)
 
@@ -160,7 +160,7 @@ def _short(label: str) -> str:
     return label if len(label) <= 40 else f"{label[:37]}..."
 
 
-def _warn_of_overlap(dataset: Dataset) -> None:
+def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
     """Texts that occur twice are no reason to stop, but a reason to doubt a result."""
     classes: dict[bytes, set[str]] = {}
     seen: dict[str, set[bytes]] = {}
@@ -171,9 +171,11 @@ def _warn_of_overlap(dataset: Dataset) -> None:
         for other, known in seen.items():
             shared = sum(content in known for content in contents)
             if shared:
+                ours = is_split and name == "validation"
+                remedy = "They are of several groups." if ours else "Take them out of one of the two."
                 say(
                     f"{shared:,} of {len(rows):,} {name} texts occur in {other} too: the result on those means little. "
-                    "Take them out of one of the two."
+                    + remedy
                 )
         seen[name] = set(contents)
     doubtful = sum(len(found) > 1 for found in classes.values())
@@ -188,7 +190,7 @@ def _warn_of_groups(dataset: Dataset, is_split: bool) -> None:
     if without:
         say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
     held, whole = len(dataset.validation), len(dataset.train) + len(dataset.validation)
-    if is_split and held > 2 * VALIDATION_SHARE * whole:
+    if is_split and held >= 2 * VALIDATION_SHARE * whole:
         say(
             f'{held:,} of {whole:,} texts are held back, as those of one "{dataset.columns.group}" stay together: give '
             "--validation with a few of your choice, or rows of more."

@@ -130,7 +130,7 @@ def _print_plan(
     evaluating = (settings.evaluations + 1) * len(dataset.validation) * seconds_a_text
     evaluating += len(dataset.test) * seconds_a_text
     if budget.unit == "seconds":
-        seconds, steps = budget.amount, (budget.amount - evaluating) / seconds_a_step
+        seconds, steps = budget.amount, max(0.0, budget.amount - evaluating) / seconds_a_step
     else:
         steps = budget.amount * (steps_an_epoch if budget.unit == "epochs" else 1)
         seconds = steps * seconds_a_step + evaluating

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
@@ -109,7 +110,10 @@ def run(settings: PredictSettings) -> None:
 def input_sources(settings: PredictSettings) -> list[Source]:
     """The files to read, or standard input."""
     if settings.file:
-        if " " in settings.file[0] and not os.path.exists(settings.file[0]):
+        name = settings.file[0]
+        # Words that could be no path: a text, which is not to be repeated.
+        is_text = " " in name and "/" not in name and not Path(name).suffix.strip(". ") and not has_magic(name)
+        if is_text and not name.startswith("hub:") and not os.path.exists(name):
             raise FinetuneError("what was given is no file: give one of texts, or pipe a text (echo ... |)")
         return resolve(settings.file)[0]
     return [Source("standard input", "/dev/stdin", settings.input_format or "txt")]
@@ -211,7 +215,7 @@ class Writer:
             self._csv.writeheader()
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
-            raise FinetuneError(f'"{late[0]}" is a column that the first row does not have: use --format jsonl')
+            raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
         own = {f"probability_{name}": p for name, p in (each or {}).items()}
         plain = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
         self._csv.writerow({**plain, LABEL: label, **own})

@@ -38,6 +38,7 @@ from .tasks import classification as task
 
 # Seconds of a time budget kept for the last checkpoint.
 _SAVING = 1.0
+_ANOTHER_RUN = "was trained on other texts, with others held back, or from another model: give another --out"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class SeedTraining:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FinetuneError(f"{path} is damaged: remove {self.out} to train this seed again") from error
         if digest != self.material.digest:
-            raise FinetuneError(f"{self.out} was trained on other texts or another model: give another --out")
+            raise FinetuneError(f"{self.out} {_ANOTHER_RUN}")
         # A run that ended right after its results were written has left them.
         shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
         say(f"{self.out} is finished.")
@@ -134,7 +135,7 @@ class SeedTraining:
     def _open(self, checkpoint: Path) -> tuple[BertForSequenceClassification, dict]:
         state = read_state(checkpoint, ["data", "reserve"])
         if state["data"] != self.material.digest:
-            raise FinetuneError(f"{checkpoint} was trained on other texts or another model: give another --out")
+            raise FinetuneError(f"{checkpoint} {_ANOTHER_RUN}")
         return open_classifier(checkpoint), state
 
     def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:

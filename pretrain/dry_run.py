@@ -162,7 +162,7 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
     for warning in (
         memory_warning(needed, free, settings.micro_batch_tokens),
         too_large(parameters, corpus.tokens),
-        too_short(steps),
+        None if settings.init_from else too_short(steps, budget.unit == "seconds"),
         busy(settings.device),
     ):
         if warning:
@@ -187,7 +187,7 @@ def needed_memory(device: str, steps: float) -> float:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
-    kernels = _KERNELS * min(1.0, steps / _STEPS_UNTIL_ALL)
+    kernels = _KERNELS * min(1.0, max(0.0, steps) / _STEPS_UNTIL_ALL)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU + kernels
 
 

@@ -151,7 +151,8 @@ class Pretraining:
             load_optimizer(Path(checkpoint), optimizer)
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
-            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, unused(self.settings)))
+            aside = unused(command_line.as_dict(self.settings))
+            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, without=aside))
         run = self.make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
         self._introduce(run)
         start = Position(**state.get("position", {}))

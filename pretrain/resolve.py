@@ -1,10 +1,10 @@
 """From what a person asked to what is done: `auto` values, the output folder, and an earlier run found in it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -29,9 +29,9 @@ MAY_DIFFER = {
 }  # fmt: skip
 
 
-def unused(settings: PretrainSettings) -> set[str]:
+def unused(settings: Mapping[str, Any]) -> set[str]:
     """Names of the settings that --prepared leaves nothing to act on: the corpus was prepared with others."""
-    return {field.name for field in fields(PrepSettings)} if settings.prepared else set()
+    return {field.name for field in fields(PrepSettings)} if settings.get("prepared") else set()
 
 
 def out_folder(settings: PretrainSettings) -> Path:
@@ -127,9 +127,11 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
     now = command_line.as_dict(settings)
     before = command_line.as_dict(type(settings)()) | _read(path)
     if before.keys() - now.keys():
-        raise PretrainError(f"{out} holds a run of another command: give another --out")
-    now |= {name: before[name] for name, value in now.items() if value == "auto" and name in before}
-    comparable = [{k: v for k, v in values.items() if k not in may_differ} for values in (before, now)]
+        raise PretrainError(f"{out} holds a run of another command, or of another version: give another --out")
+    # Of a corpus that one of the two was given prepared the content decides.
+    aside = unused(before) | unused(now)
+    now |= {name: before[name] for name, value in now.items() if value == "auto" and name not in aside}
+    comparable = [{k: v for k, v in values.items() if k not in may_differ | aside} for values in (before, now)]
     found = command_line.differences(*comparable)
     if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
         found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow, in the same unit)")

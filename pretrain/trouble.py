@@ -100,11 +100,12 @@ def busy(device: str) -> str | None:
     )
 
 
-def too_short(steps: float) -> str | None:
-    """A sentence where a budget is too small to learn anything in."""
+def too_short(steps: float, is_timed: bool) -> str | None:
+    """A sentence where a budget is too small to learn anything in from nothing; a timed one has more smaller steps."""
     if steps >= _FEWEST_STEPS:
         return None
+    smaller = ", or a smaller --preset, which makes more steps of the same time" if is_timed else ""
     return (
         f"Warning: in about {steps:,.0f} steps hardly more than the frequencies of words is learned: give a longer "
-        "--budget, or a smaller --preset, which makes more steps of the same time."
+        f"--budget{smaller}."
     )

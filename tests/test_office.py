@@ -200,23 +200,37 @@ def test_settings_say_nothing_of_a_corpus_that_was_prepared_before(office):
     assert '"min_documents": 5' in (folder / "prepared/prep_report.json").read_text()
 
 
+def test_a_run_on_a_prepared_corpus_goes_on_whatever_stands_beside_it(office, capsys):
+    folder, _ = office
+    shutil.copytree(folder / "run", folder / "resumed")
+    given = [f"--prepared={folder}/prepared", f"--out={folder}/resumed", *SMALL]
+    for quiet in (["--show-text=no"], []):
+        assert pretrain([*given, *quiet]) == 0
+        assert "finished" in capsys.readouterr().out
+    # As an earlier version wrote them.
+    settings = folder / "resumed/settings.yaml"
+    settings.write_text(settings.read_text() + "show_text: 'no'\nmin_documents: 1\n")
+    assert pretrain([*given, "--show-text=no", "--budget=6steps"]) == 0
+    assert "Going on from" in capsys.readouterr().out
+
+
 def test_a_run_of_another_command_is_told_apart(office, capsys):
     folder, _ = office
     given = [f"--model={folder}/run/final", f"--train={folder}/labels.jsonl", f"--out={folder}/run"]
     assert finetune(given) == 2
-    assert "run holds a run of another command: give another --out" in capsys.readouterr().err
+    assert "run holds a run of another command, or of another version: give another --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["data_prep.run", "pretrain.run"])
-def test_a_plan_that_is_ended_leaves_nothing(office, module, tmp_path):
+@pytest.mark.parametrize(("module", "number"), [("data_prep.run", signal.SIGTERM), ("pretrain.run", signal.SIGHUP)])
+def test_a_plan_that_is_ended_leaves_nothing(office, module, number, tmp_path):
     folder, _ = office
     command = [sys.executable, "-m", module, f"--corpus={folder}/notes.txt", "--dry-run", "--show-text=no"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as plan:
         while plan.poll() is None and not any(tmp_path.glob("domain-bert-*/prepared/.work")):
             time.sleep(0.01)
-        plan.terminate()
-        assert plan.wait(30) == 128 + signal.SIGTERM and not plan.stderr.read()
+        plan.send_signal(number)
+        assert plan.wait(30) == 128 + number and not plan.stderr.read()
     assert not any(tmp_path.iterdir())
 
 

@@ -17,7 +17,7 @@ from data_prep import builtin
 from data_prep.corpus_rules import TEXT_COLUMNS
 from data_prep.screen import say
 from data_prep.sources import listing
-from data_prep.values import column_names, group_of, is_text, kind_of, whole_characters
+from data_prep.values import column_names, group_of, kind_of, whole_characters
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions
@@ -214,7 +214,7 @@ def label_of(row: dict[str, Any], column: str) -> str:
         elif value.is_integer():
             value = int(value)
         else:
-            raise ValueError(f'has {value} in "{column}", which is a number and not a class')
+            raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
     if value is None or (isinstance(value, str) and not value.strip()):
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
@@ -222,7 +222,7 @@ def label_of(row: dict[str, Any], column: str) -> str:
     return whole_characters(" ".join(str(value).split()))
 
 
-def label_names(examples: Iterable[Example]) -> list[str]:
+def label_names(examples: Iterable[Example], show_text: bool = True) -> list[str]:
     """The classes in their order: whole numbers by value, else alphabetical.
 
     Raises:
@@ -231,7 +231,7 @@ def label_names(examples: Iterable[Example]) -> list[str]:
     names = {example.label for example in examples}
     if len(names) < 2:
         name = next(iter(names), "")
-        shown = "" if is_text(name) else f", {name!r}"
+        shown = f", {name!r:.42}" if show_text else ""
         only = f"only one label{shown}" if names else "no usable row"
         raise FinetuneError(f"the training rows have {only}: a classifier needs rows of two classes or more")
     try:

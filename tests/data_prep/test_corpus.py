@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
+from data_prep.sources import Exclusion
 from data_prep.values import group_of
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -246,12 +247,20 @@ def test_files_can_be_left_out(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"id": 1, "x": 2}' if name.endswith("jsonl") else f"Words of {name}.")
 
-    def left(*exclude):
-        return [name for name, _ in Corpus([str(tmp_path)], exclude=exclude).files]
+    def left(*patterns):
+        exclude = Exclusion(patterns)
+        corpus = Corpus([str(tmp_path)], exclude=exclude)
+        exclude.check([str(tmp_path)])
+        return [name for name, _ in corpus.files]
 
     assert left("*.jsonl") == ["a.txt", "b.txt", "in/a.txt", "in/deep/d.txt"]
     assert left("c.jsonl", "a.txt") == ["b.txt", "in/deep/d.txt"]
-    assert left("in/*") == ["a.txt", "b.txt"]
+    assert left("in/*") == left("in/") == ["a.txt", "b.txt"]
+    assert left(str(tmp_path / "in/a.txt"), "c.jsonl") == ["a.txt", "b.txt", "in/deep/d.txt"]
+    with pytest.raises(PrepError, match=r"--exclude \[ab\].txt names no file"):
+        left("c.jsonl", "[ab].txt")
+    (tmp_path / "b.txt").rename(tmp_path / "b [2].txt")
+    assert left("b [2].txt", "in/") == ["a.txt"]
     with pytest.raises(PrepError, match="--exclude d.jsonl names no file in"):
         left("c.jsonl", "d.jsonl")
     with pytest.raises(PrepError, match="--exclude leaves nothing of"):
@@ -298,9 +307,9 @@ def test_a_file_without_permission_is_named(tmp_path):
         (
             "a.jsonl",
             '{"text": "a"}\n{"text": 5}\n',
-            r'^a\.jsonl:2 has 5 in the column "text", .*--text-column',
+            r'^a\.jsonl:2 has a number in the column "text", .*--text-column',
         ),
-        ("a.jsonl", '{"text": "a"}\n{"text": 0}\n', r'^a\.jsonl:2 has 0 in the column "text"'),
+        ("a.jsonl", '{"text": "a"}\n{"text": 0}\n', r'^a\.jsonl:2 has a number in the column "text"'),
         (
             "a.csv",
             'text,id\n"a\nb",1\nc,d,2\n',
@@ -354,8 +363,9 @@ def test_where_no_text_may_be_shown_a_row_is_not_taken_for_names_of_columns(tmp_
 
 @pytest.mark.parametrize(
     ("value", "group"),
-    [("a", "a"), (" a", " a"), ("", None), (" ", None), (None, None), (7, "7"), (7.0, "7"), (7.5, "7.5"),
-     (float("nan"), None), (0, "0"), (False, "False")],
+    [("a", "a"), (" a  b", "a b"), ("", None), (" ", None), (None, None), (7, "7"), (7.0, "7"), (7.5, "7.5"),
+     ("7.0", "7"), ("-7.00", "-7"), ("7.05", "7.05"), ("1.7.0", "1.7.0"), (float("nan"), None), (0, "0"),
+     (False, "False")],
 )  # fmt: skip
 def test_whose_row_it_is(value, group):
     assert group_of({"who": value}, "who") == group

@@ -194,9 +194,9 @@ CASES = {
     "jsonl with a broken line": Case(
         rows('{"text": "a'), refused=("rows.jsonl:13 is not valid JSON", "every line has to be one object")
     ),
-    "jsonl with NaN": Case(rows('{"text": NaN}'), refused=("rows.jsonl:13 has nan in the column", "--text-column")),
+    "jsonl with NaN": Case(rows('{"text": NaN}'), refused=("rows.jsonl:13 has NaN in the column", "--text-column")),
     "jsonl with a number for the text": Case(
-        rows({"text": 5}), refused=("rows.jsonl:13 has 5 in the column", "--text-column")
+        rows({"text": 5}), refused=("rows.jsonl:13 has a number in the column", "--text-column")
     ),
     "jsonl with a list for the text": Case(
         rows({"text": ["secret"]}), refused=("rows.jsonl:13 has a list in the column",)

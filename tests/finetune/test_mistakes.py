@@ -57,8 +57,8 @@ MISTAKES = {
     "missing text": (lambda f: train(f, insert={"label": "a"}), ["train.jsonl:3", '"text"', "--skip-bad-rows"]),
     "missing label": (lambda f: train(f, insert={"text": "x"}), ["train.jsonl:3", '"label"']),
     "empty text": (lambda f: train(f, insert={"text": " ", "label": "a"}), ["train.jsonl:3", "empty"]),
-    "text is a number": (lambda f: train(f, insert={"text": 1.5, "label": "a"}), ["train.jsonl:3", "1.5", "not text"]),
-    "label is a fraction": (lambda f: train(f, insert={"text": "x", "label": 0.5}), ["train.jsonl:3", "0.5"]),
+    "text is a number": (lambda f: train(f, insert={"text": 1.5, "label": "a"}), ["train.jsonl:3", "a number"]),
+    "label is a fraction": (lambda f: train(f, insert={"text": "x", "label": 0.5}), ["train.jsonl:3", "a fraction"]),
     "label is a list": (lambda f: train(f, insert={"text": "x", "label": ["a"]}), ["train.jsonl:3", "not a class"]),
     "new label in validation": (
         lambda f: held_out(f, "validation", insert=STRANGE, at=1),
@@ -282,6 +282,7 @@ PREDICT_MISTAKES = {
         ["b.jsonl", "there already", "another name"],
     ),
     "output of another kind": (lambda f: [rows_file(f), f"--out={f / 'x.xlsx'}"], ["x.xlsx", ".csv", "--format"]),
+    "a wrong path with a space": (lambda f: [rows_file(f) and str(f / "my trian.jsonl")], ["my trian.jsonl", "train"]),
     "text instead of a file": (lambda f: [rows_file(f) and "the secret rate"], ["no file", "pipe a text"]),
     "file behind an option": (lambda f: ["--file", rows_file(f)], ["--file", "without an option"]),
     "file behind another program's option": (lambda f: ["--input", rows_file(f)], ["--input", "without an option"]),
