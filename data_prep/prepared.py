@@ -120,8 +120,10 @@ def _record_batches(folder: Path) -> list:
 
     try:
         with pa.memory_map(str(folder / _DATA_FILE)) as source, pa.ipc.open_stream(source) as reader:
+            # Names of columns become text only when they are asked for, and may be none.
+            _ = reader.schema.names
             return list(reader)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise PrepError(f"{folder / _DATA_FILE} cannot be read ({error}): prepare the corpus again") from error
 
 

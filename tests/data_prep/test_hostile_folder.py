@@ -106,6 +106,14 @@ def test_boundaries_that_are_none_are_refused(make, folder):
     refused(folder, "prepare the corpus again")
 
 
+def test_a_column_whose_name_is_no_text_is_refused(folder):
+    content = (folder / DATA).read_bytes()
+    assert b"input_ids" in content
+    (folder / DATA).write_bytes(content.replace(b"input_ids", b"input_i\xd2s"))
+    sealed(folder, DATA)
+    refused(folder, DATA, "cannot be read")
+
+
 def test_offsets_that_point_outside_are_refused(folder):
     rewritten(folder, lambda batch: documents([5, 6, 7], [0, 2, 3], [0, 2]))
     content = (folder / DATA).read_bytes()
