@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream, Position
-from pretrain.build import precision_context
+from pretrain.device import Precision
 from pretrain.objective import PretrainingObjective
 from pretrain.optimizer import Schedule
 from pretrain.settings import PretrainSettings
@@ -73,7 +73,7 @@ class PeerTraining:
         self._drawn = stream.batches(batch_size, Position())
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
         self._objective = PretrainingObjective()
-        self._precision, self._device = precision_context(settings.device, settings.precision), settings.device
+        self._precision, self._device = Precision(settings.device, settings.precision), settings.device
         torch.manual_seed(examples.seed)
         self.model = Peer(preset, tokenizer.vocab_size, examples.sequence_length).to(self._device).train()
         self._optimizer, self._learning_rate = make_optimizer(self.model, learning_rate), learning_rate

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from model import BertForPreTraining, PackedBatch
-from pretrain.build import precision_context
+from pretrain.device import Precision
 from pretrain.settings import PretrainSettings
 
 NEEDS = "needs transformers (pip install 'transformers>=5'), which is not installed"
@@ -112,7 +112,7 @@ class TransformersTraining:
         if compiled:
             self.model.compile(dynamic=True)
         self.device, self.clip_norm, self.masked_rows = settings.device, settings.clip_norm, masked_rows
-        self.precision = precision_context(settings.device, settings.precision)
+        self.precision = Precision(settings.device, settings.precision)
         decayed = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         parameters = list(self.model.parameters())
         groups = [

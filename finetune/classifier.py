@@ -12,7 +12,7 @@ import numpy as np
 from data_prep.files import write_json
 from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
-from pretrain.build import precision_context
+from pretrain.device import Precision
 from pretrain.distributed import World
 
 from .data import BatchMaker
@@ -94,7 +94,7 @@ class TextClassifier:
         self.num_long = 0
         """Texts so far that were longer than the model reads at once."""
         self.facts = Facts.read(folder, config.max_position_embeddings)
-        self._precision = precision_context(device, precision)
+        self._precision = Precision(device, precision)
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
 
     def probabilities(self, examples: Sequence[Example]) -> np.ndarray:

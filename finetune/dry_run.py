@@ -12,8 +12,9 @@ from data_prep.wordpiece import WordPieceTokenizer
 from model import parameter_count
 from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
-from pretrain.build import bare_run, precision_context
+from pretrain.build import bare_run
 from pretrain.checkpoint import num_bytes
+from pretrain.device import Precision
 from pretrain.distributed import World
 from pretrain.dry_run import free_memory, memory_warning, needed_memory
 from pretrain.progress import clock
@@ -99,7 +100,7 @@ def dry_run(settings: FinetuneSettings) -> None:
     seconds_a_step = (time.monotonic() - began) / (_STEPS - 1)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
-    probabilities(model, held_out, precision_context(settings.device, settings.precision), World())
+    probabilities(model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
     _print_plan(settings, run, dataset, seconds_a_step, seconds_a_text)
 

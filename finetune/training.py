@@ -18,8 +18,9 @@ from data_prep.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
 from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
-from pretrain.build import LossSums, make_optimizer, precision_context
+from pretrain.build import LossSums, make_optimizer
 from pretrain.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.device import Precision
 from pretrain.distributed import World
 from pretrain.folder import whole_folder
 from pretrain.interruption import Interruption
@@ -69,7 +70,7 @@ class SeedTraining:
                  interruption: Interruption):  # fmt: skip
         self.settings, self.seed, self.out, self.material = settings, seed, out, material
         self.world, self.interruption = world, interruption
-        self.precision = precision_context(settings.device, settings.precision)
+        self.precision = Precision(settings.device, settings.precision)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.gold = material.validation.labels()
 

@@ -1,5 +1,6 @@
 """Sequences laid end to end, and the way between that form and a padded rectangle."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -142,12 +143,14 @@ class PackedBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
-        }
-        return replace(self, **moved)
+        return self._with_tensors(lambda value: value.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """The same batch in memory that a GPU copies from while the host goes on."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{k: function(v) for k, v in vars(self).items() if isinstance(v, Tensor)})
 
     def first_tokens(self) -> Tensor:
         """[N] int64, the place of every sequence's first token; any token for a sequence without one."""

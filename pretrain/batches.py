@@ -1,7 +1,8 @@
 """The order of the training data as arithmetic, and packed batches out of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -207,9 +208,9 @@ class Batches:
         """Tokens of the longest sequence of this process's share."""
         return self.maker.longest(self._mine)
 
-    def identify(self) -> list:
-        """The numbers of the examples of the global batch."""
-        return self.maker.identify(self._drawn)
+    def identification(self) -> Callable[[], list]:
+        """Tells, also after later draws, where the examples of the global batch are (see the maker's `identify`)."""
+        return partial(self.maker.identify, self._drawn)
 
     @property
     def epochs(self) -> float:

@@ -1,9 +1,6 @@
 """Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +14,7 @@ from model import BertConfig, BertForPreTraining, ModelError, PackedBatch
 from .batches import BatchMaker, ExampleStream
 from .budget import Budget
 from .checkpoint import read_state
+from .device import Precision
 from .distributed import World
 from .errors import PretrainError
 from .evaluate import Evaluation
@@ -120,11 +118,6 @@ def check_model(model: BertForPreTraining, folder: str | Path, prepared: Prepare
         )
 
 
-def precision_context(device: str, precision: str) -> Callable[[], AbstractContextManager]:
-    """Gives the context that the model computes in: autocast to bf16, or plain float32."""
-    return partial(torch.autocast, device, dtype=torch.bfloat16, enabled=precision == "bf16")
-
-
 def freeze_unused(model: BertForPreTraining, objective: PretrainingObjective) -> None:
     """Without next-sentence prediction nothing can be learned about pooler and NSP head."""
     if "nsp" not in objective.names:
@@ -146,7 +139,7 @@ def make_data(
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
     held_out = BatchMaker(prepared.validation, tokenizer, examples.masking, tokens)
-    precision = precision_context(settings.device, settings.precision)
+    precision = Precision(settings.device, settings.precision)
     evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
     return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
 
@@ -168,7 +161,8 @@ class LossSums(nn.Module):
 
 
 def make_optimizer(settings: LoopSettings, model: nn.Module) -> Optimizer:
-    return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay)
+    dtype = Precision(settings.device, settings.precision).optimizer_dtype
+    return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay, dtype)
 
 
 def bare_run(settings: LoopSettings, model: nn.Module, objective, seed: int) -> Run:
@@ -186,7 +180,7 @@ def bare_run(settings: LoopSettings, model: nn.Module, objective, seed: int) -> 
         budget=budget,
         schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
         learning_rate=settings.learning_rate,
-        precision=precision_context(settings.device, settings.precision),
+        precision=Precision(settings.device, settings.precision),
         device=torch.device(settings.device),
         checkpoints=None,
         progress=None,

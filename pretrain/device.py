@@ -1,8 +1,17 @@
-"""Which device to compute on, and what it is good at."""
+"""What differs by device: which there are, the arithmetic each is good at, its kernels, how the host waits for it."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from model import PackedBatch
 
 from .errors import PretrainError
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def find_device(wanted: str) -> str:
@@ -28,3 +37,99 @@ def _has_bf16_instructions() -> bool:
     """Without them oneDNN computes bf16 in float32 with conversions, slower than float32 itself."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def fastest_precision(device: str) -> str:
+    """bf16 where the device computes in it, else fp16 on CUDA (T4, V100 and older), else fp32."""
+    if computes_in_bf16(device):
+        return "bf16"
+    return "fp16" if device == "cuda" else "fp32"
+
+
+def pays(precision: str, device: str) -> bool:
+    """Whether the device computes in this precision at least as fast as in fp32."""
+    return precision == "fp32" or (precision == "fp16" and device != "cpu") or computes_in_bf16(device)
+
+
+def tokens_at_once(device: str) -> int:
+    """Tokens of a micro-batch that a device of its kind computes well and usually has the memory for."""
+    return 65_536 if device == "cuda" else 8_192
+
+
+def has_foreach_kernels(device: torch.device) -> bool:
+    """Whether one kernel works on a list of tensors there; asking for it elsewhere is an error."""
+    return device.type in ("cpu", "cuda")
+
+
+def steps_behind(device: torch.device) -> int:
+    """How many steps the host reads the results of a step later: a GPU works through a queue, and waiting would empty
+    it."""
+    return 1 if device.type == "cuda" else 0
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The arithmetic of matrix products: `Precision("cpu", "bf16")()` is the context that the model computes in.
+
+    Args:
+        device: "cpu", "cuda" or "mps".
+        name: "bf16" or "fp16" (autocast), or "fp32".
+    """
+
+    device: str
+    name: str
+
+    def __call__(self) -> AbstractContextManager:
+        if self.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device, dtype=DTYPES[self.name])
+
+    @property
+    def needs_loss_scale(self) -> bool:
+        """Gradients below 6e-8 vanish in fp16."""
+        return self.name == "fp16"
+
+    @property
+    def optimizer_dtype(self) -> torch.dtype:
+        """What the optimizer's own matrix products compute in. No CPU is fast in fp16."""
+        return torch.float32 if self.name == "fp16" and self.device == "cpu" else DTYPES[self.name]
+
+
+def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
+    """The batch on the device. The host goes on at once: what is copied to a GPU lies in pinned memory."""
+    if device.type == "cuda":
+        batch = batch.pin_memory()
+    return batch.to(device, non_blocking=True)
+
+
+class Arriving:
+    """Numbers on their way from the device to the host; asking for them waits for no later work.
+
+    Args:
+        values: a tensor of one dimension.
+    """
+
+    def __init__(self, values: Tensor):
+        self._done = None
+        self._values = values.detach().to("cpu", non_blocking=values.is_cuda)
+        if values.is_cuda:
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    def numbers(self) -> list[float]:
+        """The numbers, waited for."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._values.tolist()
+
+
+def norm_of(gradients: Iterable[Tensor]) -> Tensor:
+    """The norm of all gradients together: a scalar on their device."""
+    gradients = list(gradients)
+    return torch.nn.utils.get_total_norm(gradients, foreach=has_foreach_kernels(gradients[0].device))
+
+
+def free_cache(device: torch.device) -> None:
+    """Give back what torch keeps of a GPU's memory."""
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()

@@ -1,6 +1,7 @@
 """The training loop. What is learned is the run's objective."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,7 +11,7 @@ from data_prep.errors import Interrupted
 
 from .anomaly import watched
 from .batches import Batches, Position
-from .step import arrange_sums, step
+from .step import Outcome, arrange_sums, count_verdict, step
 from .training_run import Run
 
 
@@ -33,22 +34,25 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         batches.maker.micro_batch_tokens = run.counters.micro_batch_tokens
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
+    unread: deque[Outcome] = deque()
     with run.interruption.deferred(), anomalies(run):
         while not run.is_over():
             if run.evaluation_is_due():
+                read(run, unread)
                 evaluate_and_save(run, batches.position, evaluate)
                 run.agree()
                 continue
             if run.checkpoint_is_due() or run.is_to_stop:
+                read(run, unread)
                 run.save(batches.position)
             stop_if_asked(run)
-            rate = run.learning_rate * run.schedule(run.amount_used())
-            run.optimizer.set_learning_rate(rate)
+            run.optimizer.set_learning_rate(run.learning_rate * run.schedule(run.amount_used()))
             batches.draw()
-            losses, norm = step(run, batches)
+            unread.append(step(run, batches))
             run.counters.epochs = batches.epochs
             run.agree()
-            take_note(run, losses, rate, norm, batches)
+            read(run, unread, but=run.steps_behind)
+        read(run, unread)
         run.save(batches.position)
         stop_if_asked(run)
 
@@ -67,13 +71,20 @@ def stop_if_asked(run: Run) -> None:
         raise Interrupted(f"stopped by a signal after step {run.counters.step:,}, which {path} holds")
 
 
-def take_note(run: Run, losses: dict[str, float], rate: float, norm: float, batches: Batches) -> None:
-    """Record a step, and the examples of one whose loss stands out."""
-    counters, loss = run.counters, sum(losses.values())
-    if not math.isfinite(loss) or counters.usual_loss.is_spike(loss):
-        counters.spikes += 1
-        run.progress.spike(counters, losses, batches.identify())
-    run.progress.step(counters, losses, rate, norm, run.seconds(), run.used())
+def read(run: Run, unread: deque[Outcome], but: int = 0) -> None:
+    """Record what the oldest of these steps did, all but the last `but`, and the examples of one whose loss stands out.
+
+    Raises:
+        PretrainError: too many steps in a row were sick.
+    """
+    while len(unread) > but:
+        outcome, counters = unread.popleft(), run.counters
+        count_verdict(run, outcome)
+        loss = sum(outcome.losses.values())
+        if not math.isfinite(loss) or counters.usual_loss.is_spike(loss):
+            counters.spikes += 1
+            run.progress.spike(counters, outcome)
+        run.progress.step(counters, outcome, run.seconds(), run.used())
 
 
 def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:

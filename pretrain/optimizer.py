@@ -1,18 +1,24 @@
 """Optimizers by parameter role, and the learning-rate schedule as a function of the budget used."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from model.encoder import EncoderLayer
 
+from .device import norm_of
+from .errors import PretrainError
+from .muon import Muon
+
 # (learning rate at hidden size 256, exponent of 256 / hidden size)
 _PEAK = {"adamw": (1e-3, 0.75), "muon": (3.6e-3, 0.75)}
 # Learning rate of AdamW's part beside Muon's, as a share (measured).
 _REST_SHARE = 0.65
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
+# Of the peak, in the first step.
+_FIRST_SHARE = 0.01
 
 
 def peak_learning_rate(optimizer: str, hidden_size: int) -> float:
@@ -45,9 +51,17 @@ class Optimizer:
         model: parameters with a gradient are optimized.
         kind: "adamw" or "muon".
         learning_rate: the peak; `set_learning_rate` sets the current one.
+        dtype: what Muon's iterations compute in (see `muon.Muon`).
     """
 
-    def __init__(self, model: nn.Module, kind: str, learning_rate: float, weight_decay: float):
+    def __init__(
+        self,
+        model: nn.Module,
+        kind: str,
+        learning_rate: float,
+        weight_decay: float,
+        dtype: torch.dtype = torch.float32,
+    ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
         matrices = {}
@@ -62,13 +76,15 @@ class Optimizer:
             torch.optim.AdamW(groups, lr=learning_rate, fused=True, **_ADAM)
         ]
         if matrices:
-            options = {"lr": learning_rate, "weight_decay": weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-            self.parts.append(torch.optim.Muon(matrices.values(), **options))
+            self.parts.append(Muon(matrices.values(), learning_rate, weight_decay, dtype=dtype))
+        self.learning_rate = learning_rate
+        """The current one."""
         self._shares = [_REST_SHARE if matrices else 1.0, 1.0]
         self._name_of = {id(p): name for name, p in names.items()}
 
     def set_learning_rate(self, value: float) -> None:
         """Set the current learning rate; beside Muon, everything but the matrices takes 0.65 of it."""
+        self.learning_rate = value
         for part, share in zip(self.parts, self._shares, strict=False):
             for group in part.param_groups:
                 group["lr"] = share * value
@@ -110,9 +126,20 @@ def layer_matrices(model: nn.Module) -> set[str]:
     return {f"{name}.weight" for name in linear for prefix in prefixes if name.startswith(prefix + ".")}
 
 
-def clip(parameters: list[Tensor], largest: float) -> Tensor:
-    """Scale all gradients together so that their global norm is at most `largest`; returns the norm before."""
-    return nn.utils.clip_grad_norm_(parameters, largest, foreach=True)
+def clip(parameters: list[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:
+    """Scale all gradients together so that their global norm is at most `largest`; returns the norm before.
+
+    Args:
+        loss_scale: factor of the gradients, which is taken out of them and of the norm.
+    """
+    gradients = [parameter.grad for parameter in parameters]
+    norm = norm_of(gradients) / loss_scale
+    factor = (largest / (norm + 1e-6)).clamp(max=1.0) / loss_scale
+    torch._foreach_mul_(gradients, factor)
+    return norm
+
+
+KINDS = ("linear", "cosine", "warmup-stable-decay")
 
 
 @dataclass(frozen=True)
@@ -121,20 +148,40 @@ class Schedule:
     the end.
 
     All amounts are in the unit of the budget, so that a larger budget leaves the steps before as they were.
+
+    Raises:
+        PretrainError: the kind is unknown.
     """
 
     kind: str
     """"linear", "cosine", or "warmup-stable-decay" (Hu et al. 2024, section 4: falls in the last fifth)."""
     warmup: float
-    """Over which it rises linearly from 0."""
+    """Over which it rises linearly, from a hundredth: a first step of 0 would be lost."""
     total: float
     restart: float = 0.0
-    """Where a run that had decayed already went on with a larger budget: it rises from 0 again there."""
+    """Where a run that had passed its warm-up went on with a larger budget."""
+    restart_share: float = 0.0
+    """Its share there: it rises linearly from this to that of the larger budget."""
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise PretrainError(f"the schedule {self.kind!r} is unknown: there are {', '.join(KINDS)}")
 
     def __call__(self, used: float) -> float:
         if used < self.warmup:
-            return used / self.warmup
-        return max(0.0, self._after_warmup(used)) * min(1.0, self._rise(used))
+            return _FIRST_SHARE + (1 - _FIRST_SHARE) * used / self.warmup
+        share, rise = max(0.0, self._after_warmup(used)), self._rise(used)
+        return self.restart_share + (share - self.restart_share) * rise
+
+    def extended(self, total: float, fallen_at: float | None) -> "Schedule":
+        """The schedule of a budget that has grown to `total`.
+
+        Args:
+            fallen_at: the amount used so far, where the rate has begun to fall: the new schedule goes on from there.
+        """
+        if fallen_at is None:
+            return replace(self, total=total)
+        return replace(self, total=total, restart=fallen_at, restart_share=self(fallen_at))
 
     def _after_warmup(self, used: float) -> float:
         left = (self.total - used) / (self.total - self.warmup)
@@ -145,8 +192,9 @@ class Schedule:
         return 1.0 if used < self.decay_start else (self.total - used) / (self.total - self.decay_start)
 
     def _rise(self, used: float) -> float:
+        """From 0 at a restart to 1, over the share of what is left that the warm-up has of all."""
         length = self.warmup * (self.total - self.restart) / self.total
-        return (used - self.restart) / length if self.restart and length else 1.0
+        return min(1.0, (used - self.restart) / length) if self.restart and length else 1.0
 
     @property
     def decay_start(self) -> float:

@@ -27,9 +27,9 @@ from .build import (
     make_objective,
     make_optimizer,
     open_checkpoint,
-    precision_context,
 )
 from .checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from .device import Precision
 from .distributed import World, joined
 from .errors import PretrainError
 from .evaluate import Evaluation, EvaluationPlan
@@ -199,7 +199,7 @@ class Pretraining:
             budget=budget,
             schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
             learning_rate=settings.learning_rate,
-            precision=precision_context(settings.device, settings.precision),
+            precision=Precision(settings.device, settings.precision),
             device=torch.device(settings.device),
             checkpoints=self.checkpoints,
             progress=self._progress(state) if self.world.is_main else Silence(),

@@ -5,11 +5,16 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from data_prep.files import flush_to_disk, write_text
 from data_prep.screen import say
+
+if TYPE_CHECKING:
+    from .step import Outcome
+    from .training_run import Counters
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20
@@ -78,33 +83,34 @@ class Progress:
         self._since = None
         self._printed = -1
 
-    def step(self, counters, losses: dict[str, float], rate: float, norm: float, seconds: float, used: float) -> None:
-        """Take note of a step: its losses, learning rate, gradient norm; seconds and share of the budget used.
+    def step(self, counters: "Counters", outcome: "Outcome", seconds: float, used: float) -> None:
+        """Record a step; `seconds` and `used` are the time and the share of the budget used.
 
         Losses that are not finite have no mean; the row counts the steps that were skipped for them.
         """
+        losses, norm = outcome.losses, outcome.norm
         if all(map(math.isfinite, losses.values())):
             for name, value in {**losses, "steps": 1}.items():
                 counters.losses[name] = counters.losses.get(name, 0) + value
-        speed = self._speed(counters, seconds)
-        if counters.step % self.log_every == 0:
+        speed = self._speed(outcome.tokens, seconds)
+        if outcome.step % self.log_every == 0:
             steps = counters.losses.pop("steps", 0)
             means = {f"{name}_loss": value / steps for name, value in counters.losses.items()}
-            row = {"step": counters.step, "epoch": counters.epochs, "tokens": counters.tokens, **means}
-            row |= {"learning_rate": rate, "grad_norm": norm if math.isfinite(norm) else None}
-            row["skipped"] = counters.skipped
+            row = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
+            row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
+            row |= {"skipped": counters.skipped, "overflows": counters.overflows}
             row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed)}
             self.metrics.write(row)
             counters.losses = {}
             self._show(row, seconds, used)
 
-    def _speed(self, counters, seconds: float) -> float:
+    def _speed(self, tokens: int, seconds: float) -> float:
         """Tokens a second since this process began to train."""
         if self._since is None:
-            self._since = (counters.tokens, seconds)
+            self._since = (tokens, seconds)
             return 0.0
-        tokens, start = self._since
-        return (counters.tokens - tokens) / max(1e-9, seconds - start)
+        before, start = self._since
+        return (tokens - before) / max(1e-9, seconds - start)
 
     def _show(self, row: dict, seconds: float, used: float) -> None:
         losses = "  ".join(f"{name[:-5]} {row[name]:.3f}" for name in row if name.endswith("_loss"))
@@ -119,12 +125,12 @@ class Progress:
             self._printed = int(used * _LINES)
             print(f"{used:4.0%}  {line}", flush=True)
 
-    def spike(self, counters, losses: dict[str, float], examples: list) -> None:
-        """Record a loss far above the usual, or not finite, and the numbers of the step's examples."""
-        usual = counters.usual_loss.mean
+    def spike(self, counters: "Counters", outcome: "Outcome") -> None:
+        """Record a loss far above the usual, or not finite, and where the step's examples are."""
+        usual, losses = counters.usual_loss.mean, outcome.losses
         row = {f"{name}_loss": value if math.isfinite(value) else None for name, value in losses.items()}
-        self.metrics.write({"step": counters.step, "spike": row, "usual_loss": usual, "examples": examples})
-        text = f"step {counters.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
+        self.metrics.write({"step": outcome.step, "spike": row, "usual_loss": usual, "examples": outcome.identify()})
+        text = f"step {outcome.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
         tqdm.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
 
     def evaluation(self, counters, results: dict[str, float]) -> None:

@@ -1,6 +1,11 @@
-"""One optimizer step on a global batch, in as many micro-batches and processes as there are."""
+"""One optimizer step on a global batch, in as many micro-batches and processes as there are.
 
-import math
+One verdict decides whether a step is taken: losses and gradient norm, over all parameters and processes, are finite. It
+stays on the device, where every part of the optimizer obeys it; the host reads it later (see `device.steps_behind`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,46 +15,88 @@ from data_prep.screen import say
 from model import PackedBatch
 
 from .batches import Batches
+from .device import Arriving, free_cache, moved
 from .distributed import unsynchronised
 from .errors import PretrainError
 from .optimizer import clip
+from .out_of_memory import is_out_of_memory
 from .training_run import Run
 
-# So many steps in a row without a finite loss and gradient end a run.
+# This many steps in a row without a finite loss and gradient end a run.
 MOST_SKIPPED_IN_A_ROW = 10
 
 
-def step(run: Run, batches: Batches) -> tuple[dict[str, float], float]:
-    """One optimizer step on a global batch; a step whose loss or gradient is not finite changes no weight.
+@dataclass(frozen=True)
+class Outcome:
+    """What a step did, while the device may still be at work on it."""
+
+    step: int
+    """Its number, from 1."""
+    epochs: float
+    tokens: int
+    """Of the run up to this step."""
+    learning_rate: float
+    names: tuple[str, ...]
+    """Of the losses."""
+    arriving: Arriving
+    """The mean losses, the gradient norm before clipping, 1 for a sick step, 1 for an overflow."""
+    identify: Callable[[], list]
+    """Where the examples of the step are (see `Batches.identify`)."""
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Means over the targets of the global batch, nats; waits for the step."""
+        return dict(zip(self.names, self.arriving.numbers(), strict=False))
+
+    @property
+    def norm(self) -> float:
+        """Of the gradient, before clipping; waits for the step."""
+        return self.arriving.numbers()[-3]
+
+    @property
+    def is_sick(self) -> bool:
+        """Whether loss or gradient were not finite, so that no weight was changed; waits for the step."""
+        return self.arriving.numbers()[-2] > 0
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the gradient was too large for fp16 under the loss scale, so that no weight was changed."""
+        return self.arriving.numbers()[-1] > 0
+
+
+def step(run: Run, batches: Batches) -> Outcome:
+    """One optimizer step on the global batch drawn last; one that is not finite changes no weight.
 
     Where a GPU has too little memory, the step is computed again in micro-batches of half the size.
 
-    Returns:
-        The mean losses over the targets of the global batch, and the norm of the gradient before clipping.
+    Raises:
+        PretrainError: a GPU's memory is too small for one example, or for the optimizer.
     """
     counters = run.counters
     micro_batches = batches.micro_batches()
     totals = add_counts(run, micro_batches, batches.num_tokens)
-    while (losses := add_gradients(run, micro_batches, totals, batches.maker.nothing())) is None:
+    while (sums := add_gradients(run, micro_batches, totals, batches.maker.nothing())) is None:
         run.optimizer.zero_grad()
-        counters.micro_batch_tokens = halve_micro_batches(batches)
+        counters.micro_batch_tokens = halve_micro_batches(run, batches)
         micro_batches = batches.micro_batches()
-    losses = dict(zip(losses, run.world.sum([float(value) for value in losses.values()]), strict=True))
-    norm = float(clip([p for p in run.model.parameters() if p.grad is not None], run.clip_norm))
-    if math.isfinite(norm) and all(map(math.isfinite, losses.values())):
-        run.optimizer.step()
-        counters.skipped_in_a_row = 0
-    else:
-        skip(run)
+    losses = run.world.sum_tensor(torch.stack(list(sums.values())))
+    norm = clip([p for p in run.model.parameters() if p.grad is not None], run.clip_norm, run.loss_scale.value)
+    sick, overflowed = verdict(run, losses, norm)
+    change_weights(run, (sick | overflowed).float())
+    run.loss_scale.update(sick | overflowed)
     run.optimizer.zero_grad()
     counters.step += 1
-    return losses, norm
+    arriving = Arriving(torch.cat([losses, torch.stack([norm, sick, overflowed])]))
+    rate = run.optimizer.learning_rate
+    return Outcome(
+        counters.step, batches.epochs, counters.tokens, rate, tuple(sums), arriving, batches.identification()
+    )
 
 
 def arrange_sums(run: Run, nothing: PackedBatch) -> None:
     """Let the processes fix the order in which they will add gradients up.
 
-    DistributedDataParallel arranges its buckets anew after the first backward pass. Without this one, a run that goes
+    DistributedDataParallel arranges its buckets again after the first backward pass. Without this one, a run that goes
     on after an interruption would add up in another order than one that was never stopped.
     """
     backward(run, nothing, 0, run.counts(nothing), {})
@@ -88,7 +135,9 @@ def add_gradients(
             with unsynchronised(run.loss_sums):
                 backward(run, batch, number, totals, losses)
             run.largest_computed = max(run.largest_computed, batch.num_tokens)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return None
     for batch in together:
         backward(run, batch, len(alone), totals, losses)
@@ -96,19 +145,63 @@ def add_gradients(
 
 
 def backward(run: Run, batch: PackedBatch, number: int, totals: dict[str, float], losses: dict[str, Tensor]) -> None:
-    """Add the gradients and losses of a micro-batch."""
+    """Add the gradients, times the loss scale, and the losses of a micro-batch."""
     # Dropout depends on where in the run it is drawn, never on what was drawn before.
     torch.manual_seed(int(keys(run.seed, "dropout", run.world.rank, run.counters.step, number)) >> 1)
     with run.precision():
-        sums = run.loss_sums(batch.to(run.device, non_blocking=True))
+        sums = run.loss_sums(moved(batch, run.device))
     means = {name: value / max(1, totals[name]) for name, value in sums.items()}
     # The mean over processes, which DistributedDataParallel takes, is to be their sum.
-    (torch.stack(list(means.values())).sum() * run.world.size).backward()
+    (torch.stack(list(means.values())).sum() * run.world.size * run.loss_scale.value).backward()
     for name, value in means.items():
         losses[name] = losses.get(name, 0.0) + value.detach()
 
 
-def halve_micro_batches(batches: Batches) -> int:
+def verdict(run: Run, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether a step is sick, and whether it only overflowed: bool scalars on the device, the same in all processes.
+
+    A gradient that is not finite although the loss is has overflowed, as long as the loss scale can be halved.
+
+    Args:
+        losses: of the global batch.
+        norm: of the gradient of all processes, without the loss scale.
+    """
+    is_finite = torch.isfinite(losses).all()
+    has_overflowed = ~torch.isfinite(norm)
+    can_shrink = run.loss_scale.value > 1
+    return ~is_finite | (has_overflowed & ~can_shrink), is_finite & has_overflowed & can_shrink
+
+
+def change_weights(run: Run, found_inf: Tensor) -> None:
+    """Let every part of the optimizer step, unless `found_inf` is 1. Each is tried twice where memory is short.
+
+    Raises:
+        PretrainError: the GPU's memory is too small for the optimizer.
+    """
+    for part in run.optimizer.parts:
+        part.found_inf = found_inf
+        try:
+            part.step()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            free_cache(run.device)
+            retry(part)
+
+
+def retry(part: torch.optim.Optimizer) -> None:
+    """A step of a part that had no memory for it, and has changed nothing."""
+    try:
+        part.step()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise PretrainError(
+            "the GPU's memory is too small for the optimizer of this model: use a smaller --preset or --optimizer adamw"
+        ) from error
+
+
+def halve_micro_batches(run: Run, batches: Batches) -> int:
     """Compute half as many tokens at once from now on; returns how many.
 
     Raises:
@@ -120,21 +213,30 @@ def halve_micro_batches(batches: Batches) -> int:
             f"the GPU's memory is too small for one example of {batches.longest} tokens: use a smaller --preset or "
             "--sequence-length"
         )
-    torch.cuda.empty_cache()
+    free_cache(run.device)
     batches.maker.micro_batch_tokens = max(batches.longest, min(tokens, batches.num_tokens) // 2)
-    say(f"The GPU's memory is too small: {batches.maker.micro_batch_tokens:,} tokens at once from now on, in the same "
-        "steps (--micro-batch-tokens).")  # fmt: skip
+    say(f"Out of GPU memory: continuing with micro-batches of {batches.maker.micro_batch_tokens:,} tokens, in the "
+        "same steps (--micro-batch-tokens).")  # fmt: skip
     return batches.maker.micro_batch_tokens
 
 
-def skip(run: Run) -> None:
-    """Count a step that is not taken; too many in a row end the run."""
-    run.counters.skipped += 1
-    run.counters.skipped_in_a_row += 1
-    if run.counters.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
+def count_verdict(run: Run, outcome: Outcome) -> None:
+    """Count a step that changed no weight.
+
+    Raises:
+        PretrainError: too many in a row were sick.
+    """
+    counters = run.counters
+    counters.overflows += outcome.overflowed
+    if not outcome.is_sick:
+        counters.skipped_in_a_row = 0
+        return
+    counters.skipped += 1
+    counters.skipped_in_a_row += 1
+    if counters.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
         good = run.checkpoints.all()
         raise PretrainError(
             f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
-            f"{run.counters.step + 1}): start anew in another --out with a lower --learning-rate or --precision fp32, "
+            f"{outcome.step}): start again in another --out with a lower --learning-rate or --precision fp32, "
             f"or find the cause with --detect-anomaly; the last good checkpoint is {good[-1] if good else 'none yet'}"
         )

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import nn
@@ -14,8 +13,10 @@ from model import PackedBatch
 from .batches import Position
 from .budget import Budget
 from .checkpoint import Checkpoints
+from .device import Precision, steps_behind
 from .distributed import World
 from .interruption import Interruption
+from .loss_scale import FIRST, LossScale
 from .optimizer import Optimizer, Schedule
 from .progress import Progress
 from .spikes import UsualLoss
@@ -32,7 +33,12 @@ class Counters:
     seconds: float = 0.0
     saving_seconds: float = 0.0
     skipped: int = 0
+    """Steps whose loss or gradient was not finite."""
     skipped_in_a_row: int = 0
+    overflows: int = 0
+    """Steps in fp16 that only had too large a loss scale; not among those skipped."""
+    loss_scale: float = FIRST
+    steps_since_overflow: int = 0
     evaluations: int = 0
     evaluated_step: int = 0
     best: list[float] | None = None
@@ -61,7 +67,6 @@ class Run:
         loss_sums: batch -> {name: scalar}, the objective's function of the model, as `World.parallel` made it.
         counts: batch -> {name: number of targets}.
         schedule: the learning rate, as a share of `learning_rate`.
-        precision: gives the context that the model computes in.
         judge: numbers of which the best evaluation has the lowest, the first ones first.
         patience: so many evaluations without a new best end the run; None: none do.
         detect_anomaly: look at what every module computes (see `anomaly.watched`).
@@ -76,7 +81,7 @@ class Run:
     budget: Budget
     schedule: Schedule
     learning_rate: float
-    precision: Callable[[], AbstractContextManager]
+    precision: Precision
     device: torch.device
     checkpoints: Checkpoints
     progress: Progress
@@ -99,6 +104,9 @@ class Run:
         self.largest_computed = 0
         self._agreed_seconds = self.counters.seconds
         self.is_to_stop = False
+        c = self.counters
+        self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
+        self.steps_behind = steps_behind(self.device)
 
     def take_up(self, schedule: Schedule) -> None:
         """Go on with the schedule of the checkpoint; a budget that has grown extends it."""
@@ -107,9 +115,7 @@ class Run:
             c, used = self.counters, self.amount_used()
             is_stable = schedule.kind == "warmup-stable-decay" and c.before_decay in (None, c.step)
             has_fallen = used > schedule.warmup and not is_stable
-            self.schedule = replace(
-                schedule, total=self.budget.amount, restart=used if has_fallen else schedule.restart
-            )
+            self.schedule = schedule.extended(self.budget.amount, used if has_fallen else None)
             c.before_decay = None
 
     def seconds(self) -> float:
@@ -161,7 +167,7 @@ class Run:
         return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount or self._decay_begins()
 
     def save(self, position: Position) -> None:
-        """Write a checkpoint of this moment, unless this step has one."""
+        """Write a checkpoint of this moment, unless this step has one. What its steps did has been recorded."""
         c = self.counters
         if self._decay_begins():
             c.before_decay = c.step
@@ -172,6 +178,7 @@ class Run:
             return
         began = time.monotonic()
         c.seconds = self.seconds()
+        c.loss_scale, c.steps_since_overflow = self.loss_scale.state()
         facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
         needs = [step for step in (c.best_step, c.before_decay) if step is not None]
         state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}

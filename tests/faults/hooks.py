@@ -47,12 +47,12 @@ def second_process_has_a_fault() -> None:
 
 
 def _second_process_raises(error: Exception) -> None:
-    take_note = loop.take_note
+    read = loop.read
 
-    def failing(run, *facts):
+    def failing(run, *facts, **options):
         if run.counters.step == 3:
             raise error
-        take_note(run, *facts)
+        read(run, *facts, **options)
 
     if os.environ["RANK"] == "1":
-        loop.take_note = failing
+        loop.read = failing

@@ -14,7 +14,8 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
-from pretrain.build import LossSums, precision_context
+from pretrain.build import LossSums
+from pretrain.device import Precision
 from pretrain.distributed import World, joined
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
@@ -47,7 +48,7 @@ def cases(prepared: PreparedCorpus, world: World) -> Iterator[dict[str, object]]
         model = small_model(prepared, number, next_sentence)
         losses, gradients, counted = one_step(model, objective, batches, world)
         held_out = CountingMaker(prepared.validation, prepared.tokenizer, "token", tokens)
-        evaluation = Evaluation(prepared, objective, held_out, length, precision_context("cpu", "fp32"), world)
+        evaluation = Evaluation(prepared, objective, held_out, length, Precision("cpu", "fp32"), world)
         results = evaluation(model, batch_size)
         counts = {"tokens": counted, "held_out_tokens": world.sum([held_out.tokens])[0]}
         yield {"losses": losses, "gradients": gradients, "counts": counts, "held_out": results}
@@ -83,7 +84,7 @@ def one_step(model: BertForPreTraining, objective: PretrainingObjective, batches
          "judge", "checkpoint_every")
     )  # fmt: skip
     run = Run(model=model, loss_sums=loss_sums, counts=objective.counts, seed=1, counters=Counters(), world=world,
-              precision=precision_context("cpu", "fp32"), device=torch.device("cpu"), **unused)  # fmt: skip
+              precision=Precision("cpu", "fp32"), device=torch.device("cpu"), **unused)  # fmt: skip
     batches.draw()
     micro_batches = batches.micro_batches()
     totals = add_counts(run, micro_batches, batches.num_tokens)

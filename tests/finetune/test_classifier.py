@@ -15,8 +15,8 @@ from finetune.inference import probabilities
 from finetune.long_text import windows
 from finetune.tasks import classification as task
 from finetune.tasks.classification import Example
-from pretrain.build import precision_context
 from pretrain.checkpoint import save_model_folder
+from pretrain.device import Precision
 from pretrain.distributed import World
 
 transformers.utils.logging.disable_progress_bar()
@@ -118,7 +118,7 @@ def test_the_probabilities_of_windows_are_averaged(fine_tuned, expected, small_t
 def test_the_mode_of_the_model_is_put_back(encoder, small_tokenizer, training):
     model = task.build_model(str(encoder), LABELS, 1, 0.5).train(training)
     maker = BatchMaker(task.encode(singles(), LABELS, small_tokenizer, LENGTH, "head"), small_tokenizer, 200)
-    first, again = (probabilities(model, maker, precision_context("cpu", "fp32"), World()) for _ in range(2))
+    first, again = (probabilities(model, maker, Precision("cpu", "fp32"), World()) for _ in range(2))
     assert (first == again).all() and model.training is training and model.classifier.dropout.training is training
     assert next(model.parameters()).requires_grad
 

@@ -15,13 +15,14 @@ from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
 from pretrain.budget import Budget
 from pretrain.build import LossSums
 from pretrain.checkpoint import Checkpoints, read_state
+from pretrain.device import Arriving, Precision
 from pretrain.distributed import World
 from pretrain.errors import PretrainError
 from pretrain.loop import stop_if_asked, train
 from pretrain.objective import PretrainingObjective
 from pretrain.optimizer import Optimizer, Schedule
 from pretrain.progress import MetricsFile, Progress
-from pretrain.step import MOST_SKIPPED_IN_A_ROW, step
+from pretrain.step import MOST_SKIPPED_IN_A_ROW, Outcome, count_verdict, step
 from pretrain.training_run import Counters, Run
 
 
@@ -65,8 +66,6 @@ def drawn(examples, maker):
 
 
 def make_run(model, learning_rate=1e-3, **changes):
-    from contextlib import nullcontext
-
     given = dict(
         model=model.train(),
         loss_sums=LossSums(model, PretrainingObjective()),
@@ -75,7 +74,7 @@ def make_run(model, learning_rate=1e-3, **changes):
         budget=Budget.parse("10steps"),
         schedule=None,
         learning_rate=learning_rate,
-        precision=nullcontext,
+        precision=Precision("cpu", "fp32"),
         device=torch.device("cpu"),
         checkpoints=None,
         progress=None,
@@ -129,6 +128,13 @@ def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
     assert ours == pytest.approx(float(expected.loss), rel=1e-5)
 
 
+def taken(run, batches):
+    """A step whose verdict has been read."""
+    outcome = step(run, batches)
+    count_verdict(run, outcome)
+    return outcome
+
+
 def test_counts_are_the_targets_of_both_labels(prepared):
     examples, maker = examples_and_maker(prepared)
     batch = maker.packed(examples)
@@ -143,8 +149,9 @@ def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
     examples, maker = examples_and_maker(prepared)
     examples.label[:] = -100
     run = make_run(model)
-    losses, norm = step(run, drawn(examples, maker))
-    assert losses["nsp"] == 0 and math.isfinite(losses["mlm"]) and math.isfinite(norm) and run.counters.skipped == 0
+    found = taken(run, drawn(examples, maker))
+    assert found.losses["nsp"] == 0 and math.isfinite(found.losses["mlm"]) and math.isfinite(found.norm)
+    assert run.counters.skipped == 0
 
 
 def test_a_step_is_the_same_however_it_is_divided(prepared, model):
@@ -152,8 +159,8 @@ def test_a_step_is_the_same_however_it_is_divided(prepared, model):
     for tokens in (10**9, 300, 1):
         twin = copy.deepcopy(model)
         examples, maker = examples_and_maker(prepared, tokens)
-        losses, norm = step(make_run(twin), drawn(examples, maker))
-        results.append((losses, norm, twin))
+        found = taken(make_run(twin), drawn(examples, maker))
+        results.append((found.losses, found.norm, twin))
     (losses, norm, whole), *others = results
     for other_losses, other_norm, other in others:
         assert other_losses == pytest.approx(losses, rel=1e-5)
@@ -171,7 +178,7 @@ def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
 
     def first_loss(at_step):
         run = make_run(copy.deepcopy(model), counters=Counters(step=at_step))
-        return step(run, drawn(examples, maker))[0]["mlm"]
+        return taken(run, drawn(examples, maker)).losses["mlm"]
 
     assert first_loss(0) == first_loss(0) != first_loss(1)
 
@@ -190,15 +197,16 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
 
     examples, maker = examples_and_maker(prepared)
     plenty, scarce = copy.deepcopy(model), copy.deepcopy(model)
-    expected = step(make_run(plenty, loss_sums=LossSums(plenty, Scarce())), drawn(examples, maker))
+    expected = taken(make_run(plenty, loss_sums=LossSums(plenty, Scarce())), drawn(examples, maker))
     assert Scarce.calls == 1
     Scarce.room = int(examples.lengths().sum()) // 3
     run = make_run(scarce, loss_sums=LossSums(scarce, Scarce()))
     batches = drawn(examples, maker)
-    found = step(run, batches)
-    assert found[0] == pytest.approx(expected[0], rel=1e-5) and found[1] == pytest.approx(expected[1], rel=1e-4)
+    found = taken(run, batches)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert found.norm == pytest.approx(expected.norm, rel=1e-4)
     assert run.counters.step == 1 and run.counters.tokens == examples.lengths().sum()
-    assert maker.micro_batch_tokens <= Scarce.room and "too small" in capsys.readouterr().out
+    assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().out
     calls = Scarce.calls
     step(run, batches)
     assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
@@ -294,13 +302,13 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, mode
     with torch.no_grad():
         model.nsp_head.bias[0] = float("inf")
     before = copy.deepcopy(model.state_dict())
-    step(run, drawn(examples, maker))
+    taken(run, drawn(examples, maker))
     assert run.counters.skipped == run.counters.skipped_in_a_row == run.counters.step == 1
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     with torch.no_grad():
         model.nsp_head.bias[0] = 0
-    step(run, drawn(examples, maker))
+    taken(run, drawn(examples, maker))
     assert run.counters.skipped == 1 and run.counters.skipped_in_a_row == 0
 
 
@@ -310,9 +318,9 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
     progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None)
     counters = Counters()
     nan = float("nan")
-    for losses in ({"mlm": nan}, {"mlm": 2.0}, {"mlm": nan}, {"mlm": nan}):
-        counters.step += 1
-        progress.step(counters, losses, 0.1, nan, 1.0, 0.1)
+    for number, loss in enumerate([nan, 2.0, nan, nan], 1):
+        arrived = Arriving(torch.tensor([loss, nan, 1.0, 0.0]))
+        progress.step(counters, Outcome(number, 0.0, 0, 0.1, ("mlm",), arrived, list), 1.0, 0.1)
     progress.close()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in open(tmp_path / "metrics.jsonl")]
     assert [row.get("mlm_loss") for row in rows] == [2.0, None]
@@ -327,6 +335,6 @@ def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, m
     with torch.no_grad():
         model.mlm_head.bias[0] = float("nan")
     for _ in range(MOST_SKIPPED_IN_A_ROW - 1):
-        step(run, drawn(examples, maker))
+        taken(run, drawn(examples, maker))
     with pytest.raises(PretrainError, match=str(checkpoints.path(0))):
-        step(run, drawn(examples, maker))
+        taken(run, drawn(examples, maker))

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining
+from pretrain.errors import PretrainError
 from pretrain.optimizer import Optimizer, Schedule, clip, decayed, layer_matrices, peak_learning_rate
 
 KINDS = ("linear", "cosine", "warmup-stable-decay")
@@ -29,8 +30,27 @@ def test_the_schedule_is_continuous_and_within_zero_and_one(kind, warmup, progre
 def test_the_schedule_peaks_after_the_warmup_and_ends_at_zero(kind, warmup):
     factor = Schedule(kind, warmup, 1.0)
     assert factor(warmup) == 1
-    assert factor(warmup / 2) == (0.5 if warmup else 1)
+    assert factor(warmup / 2) == (pytest.approx(0.505) if warmup else 1)
     assert factor(1.0) == pytest.approx(0, abs=1e-12)
+
+
+@given(st.sampled_from(KINDS), st.floats(0.01, 0.3), st.floats(0.01, 0.99), st.floats(1.1, 4.0))
+def test_a_budget_that_grows_goes_on_at_the_rate_it_had_reached(kind, warmup, grown_at, total):
+    before = Schedule(kind, warmup, 1.0)
+    after = before.extended(total, grown_at if grown_at > warmup else None)
+    assert after(grown_at) == pytest.approx(before(grown_at), abs=1e-9)
+    assert after(total) == pytest.approx(0, abs=1e-9)
+    later = grown_at + 1e-6
+    assert abs(after(later) - after(grown_at)) < 1e-3
+
+
+def test_the_first_step_of_a_run_learns():
+    assert all(Schedule(kind, 0.1, 1.0)(0.0) > 0 for kind in KINDS)
+
+
+def test_an_unknown_schedule_is_refused():
+    with pytest.raises(PretrainError, match="'constant'.*linear, cosine, warmup-stable-decay"):
+        Schedule("constant", 0.1, 1.0)
 
 
 def test_linear_cosine_and_stable_at_known_places():

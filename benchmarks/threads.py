@@ -1,0 +1,121 @@
+"""How the training step shares the cores: tokens a second alone and beside another program, by threads and spinning.
+
+    python benchmarks/threads.py --prepared prepared --preset micro
+
+A thread that waits for another one can spin, which keeps its core busy, or sleep, which takes time to wake from.
+Spinning is best alone and ruinous where another program wants the core. Each setting is a process of its own, as
+libgomp reads GOMP_SPINCOUNT when it is loaded. The processes take turns of a few seconds, first alone, then beside one
+process that keeps one core busy; medians over the rounds are printed.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from table import machine, parser
+
+ROUNDS, SECONDS = 5, 4.0
+# Turns of a waiting loop; None is libgomp's own choice (300,000 while there is a core for each thread).
+SPINS = (None, 0, 1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+def main() -> int:
+    made = parser(__doc__, minutes=12.0)
+    made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
+    made.add_argument("--preset", default="micro", help="model size (default: micro)")
+    made.add_argument("--batch-size", type=int, default=64, help="default: 64")
+    made.add_argument("--child", action="store_true", help="used by the benchmark itself")
+    given = made.parse_args()
+    if given.child:
+        serve(given)
+        return 0
+    settings = {"1 thread": (1, None)}
+    threads = len(os.sched_getaffinity(0))
+    settings |= {f"{threads} threads, spin {'as libgomp does' if s is None else s}": (threads, s) for s in SPINS}
+    minutes = given.minutes / 10 if given.quick else given.minutes
+    rounds = max(1, round(60 * minutes / (2 * len(settings) * (SECONDS + 1))))
+    children = {name: start(given, *setting) for name, setting in settings.items()}
+    alone = measure(children, rounds)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        beside = measure(children, rounds)
+    finally:
+        busy.kill()
+    for child in children.values():
+        child.stdin.close()
+    print(f"{given.preset}, {given.batch_size} examples a step, {rounds} rounds; {machine()}\n")
+    print("| | alone | beside a busy process | share of the best alone | of one thread beside it |")
+    print("|---|---|---|---|---|")
+    best, single = max(alone.values()), beside["1 thread"]
+    for name in settings:
+        print(f"| {name} | {alone[name]:,.0f} | {beside[name]:,.0f} | {alone[name] / best:.2f} "
+              f"| {beside[name] / single:.2f} |")  # fmt: skip
+    return 0
+
+
+def start(given: Namespace, threads: int, spin: int | None) -> subprocess.Popen:
+    """A process that trains for as many seconds as it is told, line by line, and answers with its tokens a second."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    if spin is not None:
+        environment["GOMP_SPINCOUNT"] = str(spin)
+    command = [sys.executable, __file__, "--child", "--prepared", given.prepared, "--preset", given.preset]
+    command += ["--batch-size", str(given.batch_size)]
+    child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert json.loads(child.stdout.readline()) == "ready"
+    return child
+
+
+def measure(children: dict[str, subprocess.Popen], rounds: int) -> dict[str, float]:
+    """The median rate of each, in turns whose order changes."""
+    rates: dict[str, list[float]] = {name: [] for name in children}
+    for number in range(rounds):
+        for name in list(children)[:: 1 if number % 2 else -1]:
+            children[name].stdin.write(f"{SECONDS}\n")
+            children[name].stdin.flush()
+            rates[name].append(json.loads(children[name].stdout.readline()))
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
+def serve(given: Namespace) -> None:
+    """A run that trains on request."""
+    import torch
+
+    from data_prep.prepared import PreparedCorpus
+    from pretrain.batches import Batches, Position
+    from pretrain.build import bare_run, make_data, make_model, make_objective
+    from pretrain.distributed import World
+    from pretrain.resolve import resolve
+    from pretrain.settings import PretrainSettings
+    from pretrain.step import step
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    settings = resolve(
+        PretrainSettings(prepared=str(given.prepared), preset=given.preset, batch_size=given.batch_size, budget="1h")
+    )
+    prepared = PreparedCorpus(given.prepared, verify=False)
+    objective = make_objective(settings, prepared)
+    stream, maker, _ = make_data(settings, prepared, objective, World())
+    run = bare_run(settings, make_model(settings, prepared), objective, settings.examples.seed)
+    run.optimizer.set_learning_rate(1e-5)
+    batches = Batches(stream, maker, settings.batch_size, Position(), World())
+
+    def train(seconds: float) -> float:
+        began, tokens = time.perf_counter(), run.counters.tokens
+        while time.perf_counter() - began < seconds:
+            batches.draw()
+            step(run, batches)
+        return (run.counters.tokens - tokens) / (time.perf_counter() - began)
+
+    train(1.0)
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(train(float(line))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

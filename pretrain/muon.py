@@ -1,0 +1,115 @@
+"""Muon: the optimizer of the matrices inside the layers (Jordan et al. 2024)."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+# a x + b x^3 + c x^5 five times takes singular values from 0.002 to 1 to between 0.7 and 1.2 (Jordan et al. 2024).
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_ITERATIONS = 5
+# The root mean square of AdamW's steps, which Muon's are scaled to (Liu et al. 2025, section 2.2).
+_RMS = 0.2
+_SMALLEST_NORM = 1e-7
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov momentum, orthogonalised, with decoupled weight decay (Jordan et al. 2024; Liu et al. 2025, section 2).
+
+    A step moves the entries of a matrix by 0.2 times the learning rate in root mean square, as AdamW does.
+
+    Args:
+        parameters: matrices [m, n].
+        lr: learning rate.
+        momentum: of the moving average of gradients.
+        dtype: what the Newton-Schulz iterations compute in. bfloat16 pays only where the machine has instructions for
+            it: without them it is 30 times as slow as float32.
+    """
+
+    found_inf: Tensor | None = None
+    """Scalar on the device of the parameters: a step where it is not 0 changes nothing (as in torch's fused AdamW)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        weight_decay: float,
+        momentum: float = 0.95,
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Take a step with the gradients that are there."""
+        for group in self.param_groups:
+            matrices = [p for p in group["params"] if p.grad is not None]
+            if not matrices:
+                continue
+            gradients = [p.grad for p in matrices]
+            old = [self._momentum_of(p) for p in matrices]
+            new = torch._foreach_lerp(old, gradients, 1 - group["momentum"])
+            directions = orthogonal(torch._foreach_lerp(gradients, new, group["momentum"]), self.dtype)
+            stepped = torch._foreach_mul(matrices, 1 - group["lr"] * group["weight_decay"])
+            sizes = [-_RMS * group["lr"] * math.sqrt(max(p.shape)) for p in matrices]
+            torch._foreach_add_(stepped, torch._foreach_mul(directions, sizes))
+            self._replace([*old, *matrices], [*new, *stepped])
+
+    def _momentum_of(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        return state["momentum_buffer"]
+
+    def _replace(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+        if self.found_inf is not None:
+            # Not a product: what is not finite stays so times 0.
+            new = [torch.where(self.found_inf > 0, before, after) for before, after in zip(old, new, strict=True)]
+        torch._foreach_copy_(old, new)
+
+
+def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Each matrix [m, n] with its singular values moved near 1, in float32; those of one shape are computed together.
+
+    Args:
+        dtype: what the iterations compute in.
+    """
+    found: list[Tensor | None] = [None] * len(matrices)
+    # [m, n] and its transpose are one shape: the iterations want no more rows than columns.
+    for shape in {tuple(sorted(matrix.shape)) for matrix in matrices}:
+        places = [i for i, matrix in enumerate(matrices) if tuple(sorted(matrix.shape)) == shape]
+        wide = torch.stack([matrices[i] if matrices[i].shape == shape else matrices[i].mT for i in places])
+        for i, result in zip(places, newton_schulz(wide, dtype), strict=True):
+            found[i] = result if matrices[i].shape == shape else result.mT
+    return found
+
+
+def newton_schulz(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Five iterations of an odd quintic polynomial on the singular values: [B, m, n] -> float32 [B, m, n], m <= n."""
+    norm = torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=_SMALLEST_NORM)
+    x = (matrices / norm).to(dtype)
+    rows, columns = x.shape[-2:]
+    # In lower precision small singular values would drown in the rounding of the Gram matrix.
+    iterate = _on_gram_matrix if dtype == torch.float32 and columns > 2 * rows else _on_matrix
+    return iterate(x).float()
+
+
+def _on_matrix(x: Tensor) -> Tensor:
+    for _ in range(_ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
+    return x
+
+
+def _on_gram_matrix(x: Tensor) -> Tensor:
+    """The same on m x m matrices alone: all factors are polynomials of one Gram matrix, so they commute."""
+    gram, product = x @ x.mT, None
+    for number in range(_ITERATIONS):
+        factor = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
+        factor.diagonal(dim1=-2, dim2=-1).add_(_A)
+        product = factor if product is None else factor @ product
+        if number < _ITERATIONS - 1:
+            gram = factor @ gram @ factor
+    return product @ x
