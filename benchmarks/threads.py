@@ -21,7 +21,7 @@ from table import machine, parser
 
 ROUNDS, SECONDS = 5, 4.0
 # Turns of a waiting loop; None is libgomp's own choice (300,000 while there is a core for each thread).
-SPINS = (None, 0, 1_000, 3_000, 10_000, 30_000, 100_000)
+SPINS = (None, 0, 300, 1_000, 10_000, 100_000)
 
 
 def main() -> int:

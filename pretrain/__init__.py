@@ -1,5 +1,5 @@
 """Pretraining: a prepared corpus to a BERT checkpoint, by masked language modelling and next sentence prediction."""
 
-from . import memory
+from . import process
 
-memory.settle()
+process.settle()

@@ -16,13 +16,19 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 def find_device(wanted: str) -> str:
     """The device for `--device`; raises PretrainError if it is not there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there[wanted]:
-        found = ", ".join(name for name, is_there in there.items() if is_there)
+        return "cuda" if is_there("cuda") else "cpu"
+    if not is_there(wanted):
+        found = ", ".join(filter(is_there, ("cpu", "cuda", "mps")))
         raise PretrainError(f"--device {wanted} is not there on this machine: use one of {found}")
     return wanted
+
+
+def is_there(device: str) -> bool:
+    """Whether this machine has a device of the kind "cpu", "cuda" or "mps"."""
+    if device == "mps":
+        return torch.backends.mps.is_available()
+    return device == "cpu" or torch.cuda.is_available()
 
 
 def computes_in_bf16(device: str) -> bool:

@@ -16,15 +16,21 @@ from .muon import Muon
 _PEAK = {"adamw": (1e-3, 0.75), "muon": (3.6e-3, 0.75)}
 # Learning rate of AdamW's part beside Muon's, as a share (measured).
 _REST_SHARE = 0.65
+# Of the peak of a fresh model, for one that continues (not measured).
+_TRAINED_SHARE = 0.1
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
 # Of the peak, in the first step.
 _FIRST_SHARE = 0.01
 
 
-def peak_learning_rate(optimizer: str, hidden_size: int) -> float:
-    """The default peak: falls with the width of the model."""
+def peak_learning_rate(optimizer: str, hidden_size: int, is_trained: bool = False) -> float:
+    """The default peak: falls with the width of the model.
+
+    Args:
+        is_trained: the model continues from one that has learned, which the peak of a fresh one would undo.
+    """
     at_256, exponent = _PEAK[optimizer]
-    return float(f"{at_256 * (256 / hidden_size) ** exponent:.2g}")
+    return float(f"{at_256 * (256 / hidden_size) ** exponent * (_TRAINED_SHARE if is_trained else 1):.2g}")
 
 
 def decayed(model: nn.Module) -> dict[str, Tensor]:

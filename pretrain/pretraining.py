@@ -36,6 +36,7 @@ from .evaluate import Evaluation, EvaluationPlan
 from .folder import whole_folder
 from .interruption import Interruption
 from .loop import train
+from .machine import Machine
 from .model_card import model_card
 from .optimizer import Schedule
 from .output import claimed
@@ -60,6 +61,7 @@ def pretrain(settings: PretrainSettings) -> Path:
     out = out_folder(settings)
     with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: resolved(settings, out))
+        torch.set_num_threads(settings.threads)
         with claimed(out) if world.is_main else nullcontext():
             Pretraining(settings, out, world, interruption).run()
     return out
@@ -217,6 +219,7 @@ class Pretraining:
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))
+        run.note_machine(Machine.here(settings.device).facts() | {"precision": settings.precision})
         return run
 
     def _progress(self, state: dict) -> Progress:
@@ -237,6 +240,7 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
+        say(f"{Machine.here(settings.device)}.")
         tokens = self.prepared.manifest["train"]["tokens"]
         for warning in (too_large(parameter_count(config), tokens), busy(settings.device)):
             if warning:
@@ -256,7 +260,9 @@ class Pretraining:
             "saving_seconds": round(run.counters.saving_seconds, 2),
             "processes": run.world.size,
             "skipped_steps": run.counters.skipped,
+            "overflowed_steps": run.counters.overflows,
             "loss_spikes": run.counters.spikes,
+            "machines": run.counters.machines,
             "budget": self.settings.budget,
             "prepared": self.prepared.digest,
         }

@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 import yaml
 
 from data_prep import command_line
+from data_prep.screen import say
 from data_prep.settings import PrepSettings
 from model import PRESETS, BertConfig
 
 from .budget import Budget
-from .device import computes_in_bf16, find_device
+from .device import fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World
 from .errors import PretrainError
+from .machine import default_threads
 from .optimizer import peak_learning_rate
 from .settings import LoopSettings, PretrainSettings
 
@@ -75,13 +77,23 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
     chosen = {
         "budget": budget,
-        "micro_batch_tokens": 65_536 if on_gpu else 8_192,
-        "learning_rate": peak_learning_rate(optimizer, hidden_size),
-        "precision": "bf16" if computes_in_bf16(device) else "fp32",
+        "learning_rate": peak_learning_rate(optimizer, hidden_size, is_trained=settings.init_from is not None),
+        **for_device(device),
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
+    if settings.init_from and "learning_rate" in automatic:
+        say("The learning rate is a tenth of that of a fresh model (not measured: --learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def for_device(device: str) -> dict[str, Any]:
+    """What `auto` becomes on a device, for the settings that depend on the machine alone."""
+    return {
+        "micro_batch_tokens": tokens_at_once(device),
+        "precision": fastest_precision(device),
+        "threads": default_threads(),
+    }
 
 
 def automatic_batch_size(device: str, example_tokens: float) -> int:
@@ -130,8 +142,13 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
         raise PretrainError(f"{out} holds a run of another command, or of another version: give another --out")
     # Of a corpus that one of the two was given prepared the content decides.
     aside = unused(before) | unused(now)
-    now |= {name: before[name] for name, value in now.items() if value == "auto" and name not in aside}
-    comparable = [{k: v for k, v in values.items() if k not in may_differ | aside} for values in (before, now)]
+    again = chosen_again(before, now)
+    for sentence in again.values():
+        say(sentence)
+    kept = {name for name, value in now.items() if value == "auto" and name not in aside | again.keys()}
+    now |= {name: before[name] for name in kept}
+    aside |= may_differ | again.keys()
+    comparable = [{k: v for k, v in values.items() if k not in aside} for values in (before, now)]
     found = command_line.differences(*comparable)
     if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
         found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow, in the same unit)")
@@ -140,6 +157,30 @@ def as_before(settings: Settings, out: Path, may_differ: set[str] = MAY_DIFFER) 
             f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
         )
     return command_line.from_dict(type(settings), now, source=str(path))
+
+
+def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Settings that `auto` chose on a machine that could do what this one cannot: their names, each with a sentence.
+
+    Threads are chosen again on each machine where the budget is a time: there they decide no more than the speed.
+    """
+    found = {}
+    device = before["device"] if now["device"] == "auto" else now["device"]
+    if device != "auto" and not is_there(device):
+        found["device"] = f"The run was begun on {device}, which is not there: it goes on on another device."
+        found["micro_batch_tokens"] = "The size of its micro-batches is chosen again."
+        device = "auto"
+    device = find_device(device)
+    if before["precision"] != "auto" and not pays(before["precision"], device):
+        found["precision"] = (
+            f"The run was begun in {before['precision']}, for which {device} has no instructions here: it goes on in "
+            f"{fastest_precision(device)}."
+        )
+    threads, cores = before["threads"], default_threads()
+    is_counted = before["budget"] != "auto" and Budget.parse(before["budget"]).is_counted
+    if threads not in ("auto", cores) and (not is_counted or threads > cores):
+        found["threads"] = f"The run was begun with {threads} threads: it goes on with {cores}."
+    return {name: sentence for name, sentence in found.items() if now[name] == "auto"}
 
 
 def _read(path: Path) -> dict:

@@ -24,7 +24,7 @@ class LoopSettings:
     groups: ClassVar = {
         "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
                           "dropout"),
-        "the machine": ("device", "precision", "micro_batch_tokens"),
+        "the machine": ("device", "precision", "micro_batch_tokens", "threads"),
         "while it runs": ("evaluations", "checkpoint_every", "keep_checkpoints", "log_every", "resume",
                           "detect_anomaly"),
     }  # fmt: skip
@@ -38,7 +38,7 @@ class LoopSettings:
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
     """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: by optimizer and model size."""
+    """Peak learning rate. auto: by optimizer and model size; a tenth of that with --init-from."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     clip_norm: float = 1.0
@@ -49,10 +49,12 @@ class LoopSettings:
     """Share of the budget over which the learning rate rises."""
     dropout: float = 0.0
     """Dropout on embeddings, sublayers and attention weights."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Arithmetic of matrix products. auto: bf16 where the hardware computes in it."""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Arithmetic of matrix products. auto: bf16 where the hardware computes in it, else fp16 on CUDA, else fp32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads of each process. auto: OMP_NUM_THREADS, else one for each core that this process may use."""
     evaluations: int = 10
     """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"
@@ -73,7 +75,7 @@ class LoopSettings:
             raise PretrainError(
                 f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
             )
-        for name in ("batch_size", "micro_batch_tokens", "keep_checkpoints", "log_every", "evaluations"):
+        for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
             value = getattr(self, name)
             if value != "auto" and value < 1:
                 raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")

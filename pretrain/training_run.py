@@ -53,6 +53,8 @@ class Counters:
     """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
     usual_loss: UsualLoss = field(default_factory=UsualLoss)
     spikes: int = 0
+    machines: list[dict] = field(default_factory=list)
+    """What the run has computed on: facts of each machine, and the step it was the first for."""
 
     def __post_init__(self):
         if isinstance(self.usual_loss, dict):
@@ -107,6 +109,12 @@ class Run:
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
         self.steps_behind = steps_behind(self.device)
+
+    def note_machine(self, facts: dict) -> None:
+        """Remember the machine that the next steps are computed on."""
+        last = self.counters.machines[-1] if self.counters.machines else {}
+        if {**last, "from_step": 0} != {**facts, "from_step": 0}:
+            self.counters.machines.append({"from_step": self.counters.step + 1, **facts})
 
     def take_up(self, schedule: Schedule) -> None:
         """Go on with the schedule of the checkpoint; a budget that has grown extends it."""

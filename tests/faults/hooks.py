@@ -4,7 +4,7 @@ import os
 import resource
 import time
 
-from pretrain import evaluate, loop
+from pretrain import evaluate, loop, training_run
 from pretrain.errors import PretrainError
 
 
@@ -28,6 +28,18 @@ def slow_steps() -> None:
         return one_step(run, batches)
 
     loop.step = slow
+
+
+def large_loss_scale() -> None:
+    """In fp16 the gradients of the first steps overflow."""
+    as_given = training_run.Counters.__post_init__
+
+    def large(self):
+        as_given(self)
+        if self.step == 0:
+            self.loss_scale = 2.0**24
+
+    training_run.Counters.__post_init__ = large
 
 
 def main_alone_writes() -> None:

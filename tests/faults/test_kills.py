@@ -1,9 +1,11 @@
 """A run that was killed, whenever and however, ends as if nothing had happened, bit for bit."""
 
 import json
+from functools import partial
 
 import pytest
-from drive import Kill, Moment, killed_run, moments
+from drive import Kill, Moment, finish, killed_run, moments
+from hooks import large_loss_scale
 from runs import Job, differences
 
 
@@ -25,6 +27,17 @@ def test_killed_at_four_moments(job, finished, tmp_path):
     # Steps that no checkpoint held were lost and done again, others were not.
     assert kills[0].went_on_from == "the beginning" and kills[3].went_on_from == f"step-{job.steps:08d}"
     assert differences(out, finished) == []
+
+
+def test_killed_in_fp16_among_overflows(job, tmp_path):
+    job = job.changed("--precision=fp16", "--checkpoint-every=2steps")
+    start = partial(Job.fork, before=large_loss_scale)
+    whole, out = finish(job, tmp_path / "whole", start), tmp_path / "out"
+    results = json.loads((whole / "results.json").read_text())
+    assert 0 < results["overflowed_steps"] < job.steps and results["skipped_steps"] == 0
+    kills = killed_run(job, out, [Moment("row", 3, 0.0), Moment("row", 9, 0.0)], tmp_path / "log", start)
+    check(kills, ["row", "row"])
+    assert differences(out, whole) == []
 
 
 def test_two_processes_of_which_one_is_killed(job, finished_by_two, tmp_path):

@@ -1,4 +1,5 @@
 import copy
+import json
 import math
 import threading
 from types import SimpleNamespace
@@ -240,6 +241,28 @@ def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, 
     assert refused > 0 == Scarce.refused
 
 
+def test_results_that_are_read_a_step_later_are_the_same(prepared, model, tmp_path):
+    """As on a GPU, whose work the host does not wait for; a checkpoint and a spike fall in between."""
+
+    def rows(steps_behind):
+        (folder := tmp_path / str(steps_behind)).mkdir()
+        twin = copy.deepcopy(model)
+        run = make_saved_run(prepared, twin, folder, "9steps", evaluations=2, checkpoint_every=Budget.parse("2steps"))
+        run.steps_behind = steps_behind
+        twin.nsp_head.bias.register_hook(lambda gradient: gradient * (math.nan if run.counters.step == 4 else 1.0))
+        train(run, drawn(*examples_and_maker(prepared)), lambda model: {"loss": 1.0})
+        assert run.counters.skipped == 1
+        written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        kept = [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in written]
+        state = read_state(run.checkpoints.newest_intact(), ())["counters"]
+        clock = {"seconds": 0, "saving_seconds": 0}
+        return kept, state | clock, [p.detach().clone() for p in twin.parameters()]
+
+    (kept, state, weights), (later_kept, later_state, later_weights) = rows(0), rows(1)
+    assert len(kept) > 9 and later_kept == kept and later_state == state
+    assert all(map(torch.equal, weights, later_weights))
+
+
 def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, model, tmp_path, monkeypatch):
     """Each evaluation takes so long that by its end another one is due, also where the run was stopped in between."""
     clock = SimpleNamespace(now=0.0)
@@ -313,8 +336,6 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, mode
 
 
 def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
-    import json
-
     progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None)
     counters = Counters()
     nan = float("nan")

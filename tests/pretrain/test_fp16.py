@@ -1,0 +1,109 @@
+"""Training in fp16, on the CPU: the loss scale, and the one verdict that all parts of the optimizer obey."""
+
+import copy
+
+import pytest
+import torch
+
+from data_prep.settings import ExampleSettings
+from pretrain.batches import Batches, Position
+from pretrain.build import bare_run, make_data, make_model, make_objective
+from pretrain.distributed import World
+from pretrain.loss_scale import LossScale
+from pretrain.resolve import resolve
+from pretrain.settings import PretrainSettings
+from pretrain.step import count_verdict, step
+
+
+def run_and_batches(prepared, precision="fp16", **changes):
+    given = {"preset": "tiny", "budget": "100steps", "batch_size": 16, "device": "cpu", "learning_rate": 0.005}
+    examples = ExampleSettings(sequence_length=48)
+    settings = resolve(
+        PretrainSettings(prepared=str(prepared.folder), precision=precision, examples=examples, **given | changes)
+    )
+    objective = make_objective(settings, prepared)
+    stream, maker, _ = make_data(settings, prepared, objective, World())
+    run = bare_run(settings, make_model(settings, prepared), objective, seed=1)
+    return run, Batches(stream, maker, settings.batch_size, Position(), World())
+
+
+def taken(run, batches):
+    batches.draw()
+    outcome = step(run, batches)
+    count_verdict(run, outcome)
+    return outcome
+
+
+def test_fp16_with_overflows_learns_what_float32_learns_in_as_many_steps(prepared):
+    losses = {}
+    for precision in ("fp32", "fp16"):
+        run, batches = run_and_batches(prepared, precision)
+        run.model.mlm_head.bias.data.zero_()
+        found = []
+        for number in range(60):
+            if precision == "fp16" and number in (10, 30):
+                # No gradient fits into fp16 under these, until the scale has been halved three or four times.
+                run.loss_scale = LossScale(True, value=float(run.loss_scale.value) * 2**3)
+            found.append(taken(run, batches).losses["mlm"])
+        losses[precision] = sum(found[-20:]) / 20
+        assert found[0] - losses[precision] > 1
+    assert run.counters.overflows >= 1 and run.counters.skipped == 0
+    assert losses["fp16"] == pytest.approx(losses["fp32"], abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["bert.layers.0.qkv.weight", "bert.embeddings.word.weight", "nsp_head.bias"])
+def test_an_overflow_in_one_part_changes_no_weight_in_any(prepared, name):
+    run, batches = run_and_batches(prepared)
+    for _ in range(20):
+        if not taken(run, batches).overflowed:
+            break
+    before = copy.deepcopy(run.model.state_dict())
+    state = {key: value.clone() for key, value in run.optimizer.state_tensors().items()}
+    scale, overflows = float(run.loss_scale.value), run.counters.overflows
+    hook = run.model.get_parameter(name).register_hook(lambda gradient: gradient * float("inf"))
+    assert taken(run, batches).overflowed
+    assert all(torch.equal(value, before[key]) for key, value in run.model.state_dict().items())
+    assert all(torch.equal(value, state[key]) for key, value in run.optimizer.state_tensors().items())
+    assert run.counters.overflows == overflows + 1 and run.counters.skipped == 0
+    assert float(run.loss_scale.value) == scale / 2
+    hook.remove()
+    assert not taken(run, batches).overflowed
+    assert not any(torch.equal(p, before[key]) for key, p in run.model.named_parameters() if "weight" in key)
+
+
+def test_a_loss_that_is_not_finite_is_no_overflow(prepared):
+    run, batches = run_and_batches(prepared)
+    with torch.no_grad():
+        run.model.mlm_head.bias[5] = float("nan")
+    outcome = taken(run, batches)
+    assert outcome.is_sick and not outcome.overflowed
+    assert run.counters.skipped == 1 and run.counters.overflows == 0
+
+
+def test_at_a_scale_of_one_an_overflow_is_a_sick_step(prepared):
+    run, batches = run_and_batches(prepared)
+    run.loss_scale = LossScale(True, value=1.0)
+    run.model.bert.layers[0].qkv.weight.register_hook(lambda gradient: gradient * float("inf"))
+    outcome = taken(run, batches)
+    assert outcome.is_sick and not outcome.overflowed and float(run.loss_scale.value) == 1.0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_in_other_arithmetic_there_is_no_loss_scale(prepared, precision):
+    run, batches = run_and_batches(prepared, precision)
+    assert float(run.loss_scale.value) == 1.0
+    run.model.nsp_head.bias.register_hook(lambda gradient: gradient * float("inf"))
+    assert taken(run, batches).is_sick and run.counters.overflows == 0
+
+
+def test_the_gradient_and_its_norm_do_not_depend_on_the_scale(prepared):
+    found = []
+    for value in (1.0, 256.0):
+        run, batches = run_and_batches(prepared, "fp32", clip_norm=0.01)
+        run.loss_scale = LossScale(True, value=value)
+        outcome = taken(run, batches)
+        found.append((outcome.norm, copy.deepcopy(run.model.state_dict())))
+    (norm, weights), (scaled_norm, scaled) = found
+    assert scaled_norm == pytest.approx(norm, rel=1e-6) and norm > 0.01
+    for name, value in weights.items():
+        torch.testing.assert_close(scaled[name], value, rtol=1e-6, atol=1e-7)

@@ -1,0 +1,105 @@
+"""Runs that move to another machine, and what is known of this one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from data_prep.errors import UserError
+from pretrain.machine import Machine, available_cores, default_threads
+from pretrain.pretraining import pretrain
+from pretrain.resolve import SETTINGS_FILE
+from pretrain.settings import PretrainSettings
+
+
+def settings(prepared, out, steps, **changes):
+    given = {"preset": "tiny", "batch_size": 8, "device": "auto", "evaluations": 1, "precision": "auto"}
+    return PretrainSettings(prepared=str(prepared.folder), out=str(out), budget=f"{steps}steps", **given | changes)
+
+
+@pytest.fixture
+def no_bf16(monkeypatch):
+    """A CPU without instructions for bfloat16, whatever this one has."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+
+
+def begun_elsewhere(prepared, out, **facts):
+    """A run of two steps whose settings were chosen on a machine with other things."""
+    pretrain(settings(prepared, out, 2))
+    path = out / SETTINGS_FILE
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | facts))
+
+
+def test_a_run_begun_in_bf16_goes_on_in_float32_where_there_is_no_bf16_and_says_so(prepared, tmp_path, capsys, no_bf16):
+    out = tmp_path / "out"
+    begun_elsewhere(prepared, out, precision="bf16")
+    capsys.readouterr()
+    pretrain(settings(prepared, out, 4))
+    said = capsys.readouterr().out
+    assert "begun in bf16, for which cpu has no instructions here: it goes on in fp32" in said
+    assert yaml.safe_load((out / SETTINGS_FILE).read_text())["precision"] == "fp32"
+    results = json.loads((out / "results.json").read_text())
+    assert results["steps"] == 4 and results["machines"][-1]["precision"] == "fp32"
+
+
+def test_arithmetic_that_was_asked_for_stays_and_differs(prepared, tmp_path, no_bf16):
+    begun_elsewhere(prepared, tmp_path / "out", precision="bf16")
+    with pytest.raises(UserError, match="precision: bf16 before, fp32 now"):
+        pretrain(settings(prepared, tmp_path / "out", 4, precision="fp32"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that is to be missing")
+def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(prepared, tmp_path, capsys, no_bf16):
+    out = tmp_path / "out"
+    begun_elsewhere(prepared, out, device="cuda", precision="fp16", micro_batch_tokens=65_536)
+    pretrain(settings(prepared, out, 4))
+    found = yaml.safe_load((out / SETTINGS_FILE).read_text())
+    assert (found["device"], found["precision"], found["micro_batch_tokens"]) == ("cpu", "fp32", 8_192)
+    assert "begun on cuda, which is not there" in capsys.readouterr().out
+
+
+def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prepared, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for budget, expected in (("4steps", 1), ("9s", 2)):
+        out = tmp_path / budget
+        pretrain(settings(prepared, out, 1, threads=1) if budget == "4steps" else
+                 PretrainSettings(prepared=str(prepared.folder), out=str(out), preset="tiny", budget="8s", threads=1))
+        changed = settings(prepared, out, 4) if budget == "4steps" else (
+            PretrainSettings(prepared=str(prepared.folder), out=str(out), preset="tiny", budget=budget))
+        pretrain(changed)
+        assert yaml.safe_load((out / SETTINGS_FILE).read_text())["threads"] == expected
+        assert torch.get_num_threads() == expected
+
+
+def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path):
+    out = tmp_path / "out"
+    pretrain(settings(prepared, out, 2, threads=1))
+    pretrain(settings(prepared, out, 4, threads=1))
+    (machine,) = json.loads((out / "results.json").read_text())["machines"]
+    assert machine["from_step"] == 1 and machine["threads"] == 1
+    assert machine["torch"] == torch.__version__ and machine["processor"]
+    assert machine["instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert machine["processor"] in str(Machine.here("cpu")) and "1 thread on" in str(Machine.here("cpu"))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+@pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3)])
+def test_threads_follow_the_affinity_unless_they_are_given(environment, expected):
+    program = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from pretrain.machine import *; "
+    program += "print(available_cores(), default_threads())"
+    bare = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=bare | environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == ["1", str(expected)]
+
+
+def test_a_quota_of_the_container_counts(monkeypatch):
+    """joblib is asked, which reads it; LOKY_MAX_CPU_COUNT is its own way to be told."""
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert available_cores() == default_threads() == 1
