@@ -1,7 +1,8 @@
 """Many processes as one run: who writes, what all agree on, and how one that ends takes the others with it.
 
-torchrun starts the processes (https://docs.pytorch.org/docs/stable/elastic/run.html); without it a run is a world of
-one, for which everything here does nothing.
+torchrun (https://docs.pytorch.org/docs/stable/elastic/run.html), or whatever sets the same variables, such as srun with
+the script of docs/many_gpus.md, starts the processes. Without them a run is a world of one, for which everything here
+does nothing. What the processes tell each other goes through a store: torchrun's own, else one in the main process.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ from .errors import PretrainError
 
 # A process that waits for another one's sum gives up after this; those that wait for its work never do.
 _TIMEOUT = timedelta(minutes=10)
-_ENDED, _STOPPED, _LOST = "ended", "stopped", "lost"
-# Seconds that a process whose peer is gone waits for the peer's reason.
+_ENDED, _STOPPED, _LOST, _LEFT = "ended", "stopped", "lost", "left"
+# Seconds that a process whose peer is gone waits for the peer's reason, and the main process for those that ask for it.
 _GRACE = 3.0
 _SIGNS_OF_LOSS = ("gloo", "NCCL", "Connection closed", "Connection reset")
 
@@ -80,11 +81,14 @@ class World:
         return json.loads(self._wait(key))
 
     def _wait(self, key: str) -> bytes:
-        while not self.store.check([key]):
-            if self.store.check([_ENDED]):
-                raise LostPeer("another process has ended")
-            time.sleep(0.05)
-        return self.store.get(key)
+        try:
+            while not self.store.check([key]):
+                if self.store.check([_ENDED]):
+                    raise LostPeer("another process has ended")
+                time.sleep(0.05)
+            return self.store.get(key)
+        except dist.DistNetworkError as error:
+            raise LostPeer("the main process has ended") from error
 
     def parallel(self, module: nn.Module) -> nn.Module:
         """The module with its gradients averaged over all processes at the end of each backward pass."""
@@ -128,12 +132,16 @@ def joined(wanted: str) -> Iterator[World]:
         handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             _end(world, error)
+        except dist.DistNetworkError:
+            _end_without_store(world, error)
         finally:
+            _leave(world)
             signal.signal(signal.SIGTERM, handler)
         raise
     # What still refers to the group keeps its threads alive, and these can abort a process that ends.
     gc.collect()
     dist.destroy_process_group()
+    _leave(world)
 
 
 def _connect(world: World, device: str, store: dist.Store) -> None:
@@ -184,6 +192,36 @@ def _end(world: World, error: BaseException) -> None:
         raise error if world.is_main else SystemExit(INTERRUPTED)
     if not _is_first(world, str(error)):
         raise SystemExit(2) from error
+
+
+def _end_without_store(world: World, error: BaseException) -> None:
+    """As `_end`, in a process that cannot ask the others, because the main process is gone and the store with it.
+
+    Raises:
+        PretrainError: the main process is gone; one of those that are left speaks.
+        SystemExit: another process speaks.
+    """
+    if isinstance(error, Interrupted):
+        raise SystemExit(INTERRUPTED) from error
+    if _loss_of_peer(error) or _loss_of_peer(error.__context__):
+        if world.rank > 1:
+            raise SystemExit(2) from error
+        raise PretrainError(
+            "the first process of this run has ended (killed, or out of memory, if it does not say why): give the same "
+            "command again to go on from the last checkpoint"
+        ) from error
+
+
+def _leave(world: World) -> None:
+    """Let the main process end last where the store is in it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return
+    deadline = time.monotonic() + _GRACE
+    with contextlib.suppress(dist.DistNetworkError):
+        left = world.store.add(_LEFT, 1)
+        while world.is_main and left < world.size and time.monotonic() < deadline:
+            time.sleep(0.05)
+            left = world.store.add(_LEFT, 0)
 
 
 def _is_first(world: World, reason: str) -> bool:

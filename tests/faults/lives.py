@@ -4,7 +4,9 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,14 +29,15 @@ class Life:
 
     Args:
         log: files of this name with .out and .err take what it prints.
+        folder: where it is started.
     """
 
-    def __init__(self, command: Sequence[str], log: Path):
+    def __init__(self, command: Sequence[str], log: Path, folder: Path = ROOT):
         self.log, self.mark = log, uuid.uuid4().hex
         environment = {**one_thread(), _MARK: self.mark}
         with open(f"{log}.out", "ab") as out, open(f"{log}.err", "ab") as err:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=out, stderr=err, start_new_session=True
+                command, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
             )
 
     def __enter__(self) -> Self:
@@ -124,10 +127,11 @@ class Forked(Life):
 
     Args:
         before: called in each process before `main`.
+        torchrun: whether the processes find the store of a launcher; else the first one has to hold it.
     """
 
     def __init__(self, module: str, arguments: Sequence[str], log: Path, processes: int = 1,
-                 before: Callable[[], None] | None = None):  # fmt: skip
+                 before: Callable[[], None] | None = None, torchrun: bool = True):  # fmt: skip
         self.log, self.mark = log, uuid.uuid4().hex
         for name in ("out", "err"):
             Path(f"{log}.{name}").touch()
@@ -136,13 +140,15 @@ class Forked(Life):
             from torch.distributed import TCPStore
 
             # The launcher's store outlives every process of a run.
-            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if torchrun else None
+            port = self._store.port if torchrun else free_port()
         for rank in range(processes):
             own = {_MARK: self.mark}
             if processes > 1:
-                own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-                own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port)}
-                own |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+                own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+                own |= {"WORLD_SIZE": str(processes), "MASTER_PORT": str(port)}
+                if torchrun:
+                    own |= {"LOCAL_WORLD_SIZE": str(processes), "TORCHELASTIC_USE_AGENT_STORE": "True"}
             process = _context().Process(target=live, args=(module, list(arguments), str(log), own, before))
             process.start()
             self._ranks.append(process)
@@ -196,6 +202,15 @@ def _context():
             os.environ.clear()
             os.environ.update(before)
     return context
+
+
+def free_port(first: int = 20_000, last: int = 29_999) -> int:
+    """A port that nobody listens on, outside of those that the system gives away by itself."""
+    for port in random.Random().sample(range(first, last + 1), 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise OSError("no port is free")
 
 
 def one_thread() -> dict[str, str]:

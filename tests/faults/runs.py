@@ -67,9 +67,9 @@ class Job:
         command = [sys.executable, "-m", *(launcher if self.processes > 1 else []), self.module, *self.given(out)]
         return Life(command, log)
 
-    def fork(self, out: Path, log: Path, before: Callable[[], None] | None = None) -> Forked:
-        """Without the seconds that imports take; `before` is called first in each process."""
-        return Forked(self.module, self.given(out), log, self.processes, before)
+    def fork(self, out: Path, log: Path, before: Callable[[], None] | None = None, torchrun: bool = True) -> Forked:
+        """Without the seconds that imports take; see `Forked`."""
+        return Forked(self.module, self.given(out), log, self.processes, before, torchrun)
 
     def changed(self, *more: str, **fields) -> "Job":
         """With further arguments, the last of a kind wins, and other fields."""

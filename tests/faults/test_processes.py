@@ -161,23 +161,25 @@ def test_one_process_prepares_and_the_others_wait(job, material, tmp_path):
     assert not differences(*prepared)
 
 
-def test_a_mistake_in_the_corpus_is_said_once(job, tmp_path):
+@pytest.mark.parametrize("torchrun", [True, False])
+def test_a_mistake_in_the_corpus_is_said_once(torchrun, job, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
     source = (f"--corpus={tmp_path / 'empty.txt'}", "--workers=1")
     job = job.changed(processes=3, arguments=(*source, *job.arguments[1:]))
-    with job.fork(tmp_path / "out", tmp_path / "log") as life:
+    with job.fork(tmp_path / "out", tmp_path / "log", torchrun=torchrun) as life:
         assert life.wait(30) == 2
         assert life.codes == [2, 2, 2]
         assert life.err.count("error:") == 1 and "empty.txt" in life.err and "Traceback" not in life.err
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("torchrun", [True, False])
 @pytest.mark.parametrize("hook, said", [
     (hooks.second_process_fails, "error: the moon is full: wait for a day"),
     (hooks.second_process_has_a_fault, "ValueError: a fault of the program"),
 ])  # fmt: skip
-def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, job, tmp_path):
-    with job.changed(processes=2).fork(tmp_path / "out", tmp_path / "log", hook) as life:
+def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, torchrun, job, tmp_path):
+    with job.changed(processes=2).fork(tmp_path / "out", tmp_path / "log", hook, torchrun) as life:
         assert life.wait_until(lambda: life.codes[1] is not None)
         failed = time.monotonic()
         assert life.wait(20) != 0
@@ -185,6 +187,28 @@ def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, job,
         assert all(life.codes)
         assert life.err.count(said) == 1
         assert life.err.count("error:") + life.err.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("killed, said", [
+    (0, "the first process of this run has ended"),
+    (1, "another process of this run ended without a word"),
+])  # fmt: skip
+def test_without_torchrun_a_process_that_is_killed_ends_the_others_with_one_sentence(killed, said, job, tmp_path):
+    """With the first one goes the store in which the others look for its reason."""
+    seen = Seen(tmp_path / "out", job)
+    with job.changed(processes=3).fork(tmp_path / "out", tmp_path / "log", torchrun=False) as life:
+        assert life.wait_until(lambda: seen.last()[0] >= 3)
+        life.kill_rank(killed)
+        life.wait(20)
+        assert sorted(life.codes) == [-signal.SIGKILL, 2, 2]
+        assert life.err.count(said) == life.err.count("error:") == 1 and "Traceback" not in life.err
+
+
+def test_without_torchrun_the_first_process_ends_last(job, finished, tmp_path):
+    """All ask it whether the run is finished, and it has nothing left to do when it has answered."""
+    with job.changed(processes=3).fork(finished, tmp_path / "log", torchrun=False) as life:
+        assert life.wait(30) == 0 and life.codes == [0, 0, 0], life.err
+        assert not life.err and "holds this run, finished" in life.out
 
 
 def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, tmp_path):

@@ -1,0 +1,104 @@
+"""The Slurm script of docs/many_gpus.md as it is printed, with stand-ins for srun, scontrol and the GPUs' model."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from lives import ROOT, Life, free_port
+from runs import Job, Seen, differences
+
+TASKS = 2
+SCRIPT = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs" / "many_gpus.md").read_text(), re.DOTALL)[1]
+# As srun: each task knows its number, and the highest exit code of all (128 + signal for a killed one) is its own.
+SRUN = """
+while [ "${1#--}" != "$1" ]; do shift; done
+for task in $(seq 0 $((SLURM_NTASKS - 1))); do
+    SLURM_PROCID=$task SLURM_LOCALID=$task "$@" &
+    tasks="$tasks $!"
+done
+highest=0
+for task in $tasks; do
+    wait "$task"
+    code=$?
+    if [ $code -gt $highest ]; then highest=$code; fi
+done
+exit $highest
+"""
+SCONTROL = """
+if [ "$1" = show ]; then echo localhost; else echo "$@" >> requeued; fi
+"""
+# The last of each option counts.
+PYTHON = """
+exec {python} "$@" {small} $MORE
+"""
+
+
+@pytest.fixture
+def submit(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Starts the batch script in a folder of its own, with further options of the run."""
+    stand_ins = tmp_path / "bin"
+    stand_ins.mkdir()
+    small = " ".join(job.given(Path("runs/notes")))
+    programs = {"srun": SRUN, "scontrol": SCONTROL, "python": PYTHON.format(python=sys.executable, small=small)}
+    for name, program in programs.items():
+        (stand_ins / name).write_text(f"#!/bin/bash{program}")
+        (stand_ins / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(SCRIPT)
+    port = free_port()
+    known = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": str(TASKS), "SLURM_CPUS_PER_TASK": "1"}
+    known |= {"SLURM_JOB_ID": f"7{port % 10_000:04}", "PATH": f"{stand_ins}{os.pathsep}{os.environ['PATH']}"}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+
+    def start(log: str, *more: str) -> Life:
+        monkeypatch.setenv("MORE", " ".join(more))
+        return Life(["bash", str(tmp_path / "job.sh")], tmp_path / log, folder=tmp_path)
+
+    return start
+
+
+def requeued(folder: Path) -> list[str]:
+    file = folder / "requeued"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_script_asks_for_the_signal_where_the_test_sends_it():
+    """Without B: before it, `--signal` reaches the processes of srun and not the batch shell."""
+    assert "--signal=TERM@" in SCRIPT and "--requeue" in SCRIPT
+
+
+def test_a_job_that_is_told_to_stop_is_requeued_and_a_finished_one_is_not(submit, job, finished_by_two, tmp_path):
+    out = tmp_path / "runs" / "notes"
+    seen = Seen(out, job)
+    with submit("first") as life:
+        assert life.wait_until(lambda: seen.last()[0] >= 4)
+        for task in range(TASKS):
+            life.signal_rank(task, signal.SIGTERM)
+        assert life.wait(30) == 75, life.err
+        assert "Traceback" not in life.err and seen.newest() == seen.last()[0] < job.steps
+    assert requeued(tmp_path) == [f"requeue {os.environ['SLURM_JOB_ID']}"]
+    with submit("second") as life:
+        assert life.wait() == 0, life.err
+        assert life.out.count("Going on from") == 1
+    assert len(requeued(tmp_path)) == 1
+    assert not differences(out, finished_by_two, same_checkpoints=False)
+
+
+def test_a_job_with_a_mistake_is_not_requeued(submit, tmp_path):
+    with submit("first", "--prepared=nowhere") as life:
+        assert life.wait() == 2
+        assert life.err.count("error:") == 1 and "Traceback" not in life.err
+    assert not requeued(tmp_path)
+
+
+def test_a_job_whose_process_is_killed_is_not_requeued(submit, job, tmp_path):
+    """For want of memory, say: it would be killed again."""
+    seen = Seen(tmp_path / "runs" / "notes", job)
+    with submit("first") as life:
+        assert life.wait_until(lambda: seen.last()[0] >= 2)
+        life.kill_rank(0)
+        assert life.wait(30) == 128 + signal.SIGKILL
+    assert not requeued(tmp_path)
