@@ -1,0 +1,63 @@
+"""What a command does before it imports anything: it looks whether its own packages are found."""
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+SCRIPTS = {
+    "data_prep.run": "domain-bert-prep",
+    "pretrain.run": "domain-bert-pretrain",
+    "pretrain.fill_mask": "domain-bert-fill-mask",
+    "finetune.run": "domain-bert-finetune",
+    "finetune.predict": "domain-bert-predict",
+}
+"""The console script of each command. (The folder of a script comes first on its path, not that of the user.)"""
+
+def begin(package: str, needs: Iterable[str] = ()) -> None:
+    """To be called first in the package of a command; returns at once in a process that is no command of ours.
+
+    Args:
+        package: the folder of the package.
+        needs: the other packages that the commands of this package import.
+
+    Raises:
+        SystemExit: something else is found under one of these names, which has been said.
+    """
+    if not _is_command():
+        return
+    for name in needs:
+        if place := _in_the_way(os.path.join(os.path.dirname(package), name)):
+            script = SCRIPTS.get(_module())
+            remedy = f"or give the command as {script}, which works here" if script else "or start from another folder"
+            _say(f'error: {place} hides the package "{name}" of this program: rename it, {remedy}')
+            raise SystemExit(2)
+
+
+def _is_command() -> bool:
+    """Whether Python is looking for the module of `python -m`, or runs a console script."""
+    if "--multiprocessing-fork" in sys.orig_argv:
+        return False
+    return sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in SCRIPTS.values()
+
+
+def _module() -> str | None:
+    """The module that `python -m` was given, if it is one of the commands."""
+    words = [word.removeprefix("-m") for word in sys.orig_argv] if sys.argv[0] == "-m" else []
+    return next((word for word in words if word in SCRIPTS), None)
+
+
+def _in_the_way(package: str) -> str | None:
+    """The file or folder that Python finds under the name of this package's folder, unless it is the folder."""
+    spec = find_spec(os.path.basename(package))
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or []) or [spec.origin]
+    is_found = any(os.path.realpath(place) == os.path.realpath(package) for place in places)
+    return None if is_found else places[0]
+
+
+def _say(sentence: str) -> None:
+    """To standard error; of several processes one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        os.write(2, f"{sentence}\n".encode(errors="backslashreplace"))

@@ -1,0 +1,72 @@
+"""The first moments of every command: files of the user that have the names of our packages."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from data_prep.start import SCRIPTS
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """A command of Python in a folder."""
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=known, capture_output=True, text=True, timeout=120
+    )
+
+
+def script(folder: Path, module: str) -> str:
+    """A console script, as pip writes it, in a folder of its own."""
+    (folder / "bin").mkdir()
+    path = folder / "bin" / SCRIPTS[module]
+    path.write_text(f"import sys\nfrom {module} import main\nsys.exit(main())\n")
+    return str(path)
+
+
+def test_the_scripts_are_those_that_are_installed():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        installed = tomllib.load(file)["project"]["scripts"]
+    assert installed == {name: f"{module}:main" for module, name in SCRIPTS.items()}
+
+
+@pytest.mark.parametrize("module, file", [
+    ("pretrain.run", "data_prep/__init__.py"),
+    ("pretrain.fill_mask", "model.py"),
+    ("finetune.run", "pretrain.py"),
+    ("finetune.predict", "model/__init__.py"),
+    ("finetune.predict", "data_prep.py"),
+])  # fmt: skip
+def test_a_file_with_the_name_of_a_package_is_said_and_the_script_works_beside_it(module, file, tmp_path):
+    path = tmp_path / "work" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("raise SystemExit('not ours')\n")
+    found = run(tmp_path / "work", ["-m", module, "--help"])
+    assert found.returncode == 2 and not found.stdout
+    place = path.parent if path.name == "__init__.py" else path
+    assert found.stderr.startswith(f"error: {place} hides the package") and found.stderr.count("\n") == 1
+    assert f"{SCRIPTS[module]}, which works here" in found.stderr
+    found = run(tmp_path / "work", [script(tmp_path, module), "--help"])
+    assert found.returncode == 0 and found.stdout.startswith("usage:"), found.stderr
+
+
+def test_files_that_hide_nothing_are_of_no_concern(tmp_path):
+    (tmp_path / "finetune.py").touch()
+    (tmp_path / "data_prep").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights.bin").touch()
+    assert run(tmp_path, ["-m", "pretrain.run", "--help"]).returncode == 0
+    (tmp_path / "model.py").touch()
+    assert run(tmp_path, ["-m", "data_prep.run", "--help"]).returncode == 0
+
+
+def test_a_program_that_imports_the_packages_is_left_alone(tmp_path):
+    (tmp_path / "model.py").touch()
+    program = "import finetune, pretrain; print(pretrain.__doc__)"
+    found = run(tmp_path, ["-c", program])
+    assert found.returncode == 0, found.stderr
