@@ -1,6 +1,7 @@
-"""What a command does before it imports anything: it looks whether its own packages are found."""
+"""What a command does before it imports anything: Ctrl-C ends it with one word, and it looks whether it is complete."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -14,6 +15,10 @@ SCRIPTS = {
 }
 """The console script of each command. (The folder of a script comes first on its path, not that of the user.)"""
 
+INTERRUPTED_EARLY = 130
+"""Exit code of a command that Ctrl-C ended where nothing was to be saved (128 + SIGINT)."""
+
+
 def begin(package: str, needs: Iterable[str] = ()) -> None:
     """To be called first in the package of a command; returns at once in a process that is no command of ours.
 
@@ -26,6 +31,8 @@ def begin(package: str, needs: Iterable[str] = ()) -> None:
     """
     if not _is_command():
         return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     for name in needs:
         if place := _in_the_way(os.path.join(os.path.dirname(package), name)):
             script = SCRIPTS.get(_module())
@@ -55,6 +62,19 @@ def _in_the_way(package: str) -> str | None:
     places = list(spec.submodule_search_locations or []) or [spec.origin]
     is_found = any(os.path.realpath(place) == os.path.realpath(package) for place in places)
     return None if is_found else places[0]
+
+
+def _interrupt(number: int, frame) -> None:
+    """End at once outside of `command_line.main` and while a module is imported, where there is nothing to put right.
+
+    An exception that is raised in an import can be caught there, or kill the process with the signal after all.
+    """
+    while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == ("data_prep.command_line", "main"):
+            raise KeyboardInterrupt
+        frame = frame.f_back
+    _say("interrupted")
+    os._exit(INTERRUPTED_EARLY)
 
 
 def _say(sentence: str) -> None:

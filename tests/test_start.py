@@ -1,4 +1,4 @@
-"""The first moments of every command: files of the user that have the names of our packages."""
+"""The first moments of every command: Ctrl-C in them, and files of the user that have the names of our packages."""
 
 import os
 import subprocess
@@ -11,11 +11,33 @@ import pytest
 from data_prep.start import SCRIPTS
 
 ROOT = Path(__file__).parents[1]
+# Python imports it by itself. Ctrl-C comes when the module that AT names is looked for, also in the background of a
+# shell, where it is ignored.
+SITE = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["AT"]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt)
+"""
+
+PROGRAM = """
+import signal
+before = signal.getsignal(signal.SIGINT)
+import finetune, pretrain
+assert signal.getsignal(signal.SIGINT) is before
+"""
 
 
-def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """A command of Python in a folder."""
-    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join([environment.pop("FIRST", ""), str(ROOT)]).removeprefix(os.pathsep)
+    known = {**os.environ, "PYTHONPATH": paths, **environment}
     return subprocess.run(
         [sys.executable, *command], cwd=folder, env=known, capture_output=True, text=True, timeout=120
     )
@@ -67,6 +89,25 @@ def test_files_that_hide_nothing_are_of_no_concern(tmp_path):
 
 def test_a_program_that_imports_the_packages_is_left_alone(tmp_path):
     (tmp_path / "model.py").touch()
-    program = "import finetune, pretrain; print(pretrain.__doc__)"
-    found = run(tmp_path, ["-c", program])
+    found = run(tmp_path, ["-c", PROGRAM])
     assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("at", ["data_prep.command_line", "dataclasses", "tyro", "torch", "torch.nn", "model.bert"])
+def test_ctrl_c_during_any_import_is_one_word_and_130(at, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    found = run(tmp_path, ["-m", "pretrain.run", "--prepared=nowhere"], AT=at, FIRST=str(tmp_path))
+    assert (found.returncode, found.stderr, found.stdout) == (130, "interrupted\n", "")
+
+
+@pytest.mark.parametrize("module", SCRIPTS)
+def test_ctrl_c_while_a_console_script_starts_is_one_word_and_130(module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    found = run(tmp_path, [script(tmp_path, module)], AT="data_prep.command_line", FIRST=str(tmp_path))
+    assert (found.returncode, found.stderr, found.stdout) == (130, "interrupted\n", "")
+
+
+def test_of_several_processes_one_says_that_it_was_interrupted(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    found = run(tmp_path, ["-m", "pretrain.run"], AT="tyro", FIRST=str(tmp_path), RANK="1")
+    assert (found.returncode, found.stderr) == (130, "")
