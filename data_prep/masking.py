@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .errors import PrepError
 from .random_keys import below, keys, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -32,7 +33,9 @@ class MaskingRules:
 
     @classmethod
     def of(cls, tokenizer, masking: str = "token") -> "MaskingRules":
-        """The rules for a tokenizer; `masking` is "token" or "whole-word"."""
+        """The rules for a tokenizer; `masking` is "token" or "whole-word", or a PrepError is raised."""
+        if masking not in ("token", "whole-word"):
+            raise PrepError(f"there is no masking {masking!r}: use token or whole-word")
         fixed = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
         return cls(
             tokenizer.mask_id, fixed, tokenizer.starts_word, tokenizer.is_ordinary, whole_word=masking == "whole-word"

@@ -83,7 +83,8 @@ class ExampleSettings:
     sequence_length: int = 128
     """Most tokens of an example, special tokens included."""
     masking: Literal["token", "whole-word"] = "token"
-    """What is masked together: single word pieces, or all pieces of a word."""
+    """What is masked together in training: single word pieces, or all pieces of a word. In held-out text it is always
+    single pieces."""
     seed: int = 1
     """Seed of every random decision."""
 

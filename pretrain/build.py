@@ -138,7 +138,8 @@ def make_data(
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
-    held_out = BatchMaker(prepared.validation, tokenizer, examples.masking, tokens)
+    # Runs are compared on the same masks, whatever they are trained on.
+    held_out = BatchMaker(prepared.validation, tokenizer, "token", tokens)
     precision = Precision(settings.device, settings.precision)
     evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
     return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.errors import PrepError
 from data_prep.masking import MaskingRules, mask
 from data_prep.random_keys import keys
 
@@ -267,3 +268,9 @@ def test_rules_of_a_tokenizer(small_tokenizer):
     assert {vocabulary[i] for i in rules.fixed_ids} == {"[PAD]", "[CLS]", "[SEP]"}
     left_out = {piece for piece, ordinary in zip(vocabulary, rules.is_ordinary, strict=True) if not ordinary}
     assert left_out == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "[unused1]"}
+
+
+@pytest.mark.parametrize("masking", ["whole_word", "Token", ""])
+def test_an_unknown_masking_is_refused(masking, small_tokenizer):
+    with pytest.raises(PrepError, match="use token or whole-word"):
+        MaskingRules.of(small_tokenizer, masking)

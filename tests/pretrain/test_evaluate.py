@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from data_prep.preparation import prepare
+from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
 from pretrain.budget import Budget
 from pretrain.build import make_data, make_model, make_objective
@@ -15,8 +17,8 @@ from pretrain.resolve import resolve
 from pretrain.settings import ExampleSettings, PretrainSettings
 
 
-def settings_of(prepared, seed=1, **changes):
-    examples = ExampleSettings(sequence_length=48, seed=seed)
+def settings_of(prepared, seed=1, masking="token", **changes):
+    examples = ExampleSettings(sequence_length=48, seed=seed, masking=masking)
     chosen = {"preset": "tiny", "precision": "fp32", "device": "cpu", **changes}
     return resolve(PretrainSettings(prepared=str(prepared.folder), examples=examples, **chosen))
 
@@ -47,6 +49,21 @@ def test_an_evaluation_repeats_exactly_and_leaves_the_mode_alone(prepared):
 def test_the_seed_of_the_run_does_not_touch_the_held_out_examples(prepared):
     one, other = (evaluation_of(prepared, settings_of(prepared, seed=seed)).examples for seed in (1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def test_a_model_scores_the_same_whatever_masking_it_is_trained_with(corpus_file, tmp_path):
+    # So small a vocabulary cuts most words into pieces.
+    prep = PrepSettings(corpus=(str(corpus_file),), vocab_size=128, workers=1)
+    prepared = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
+    token, whole_word = (settings_of(prepared, masking=masking) for masking in ("token", "whole-word"))
+    model = make_model(token, prepared)
+    found = evaluation_of(prepared, token)(model, 40)
+    assert evaluation_of(prepared, whole_word)(model, 40) == found
+    # In training the two do not mask alike.
+    drawn = [make_data(s, prepared, make_objective(s, prepared), World())[1] for s in (token, whole_word)]
+    examples = evaluation_of(prepared, token).examples[:40]
+    one, other = (maker.packed(examples).masked_positions for maker in drawn)
+    assert not torch.equal(one, other)
 
 
 def test_numbers_equal_a_count_example_by_example(prepared):
