@@ -87,7 +87,7 @@ class PackedBatch:
     masked_positions: Tensor
     """[M] int64, tokens to predict, as places in [0, T), each once."""
     masked_labels: Tensor
-    """[M] int64, their true ids; -100 where the row does not count."""
+    """[M] int64, their true ids, each one of the vocabulary."""
     next_sentence_labels: Tensor
     """[N] int64, 0 = is next, 1 = random, -100 = no label."""
     max_sequence_length: int

@@ -6,8 +6,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Scores that are computed on at a time in float32: 2 MB, which stay in the caches of a CPU.
-_CHUNK = 2**19
+# Scores that are computed on at a time in float32: 2 MB, which stay in the caches of a CPU; elsewhere 64 MB, enough to
+# keep a GPU busy.
+_SCORES_AT_ONCE = {"cpu": 2**19}
+_SCORES_AT_ONCE_ELSEWHERE = 2**24
+# A gradient in float16 is kept so much larger: the probability of a rare word is smaller than what float16 can tell
+# from zero.
+_FLOAT16_SCALE = 2.0**10
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -24,7 +29,9 @@ class _CrossEntropySum(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
-        rows = max(1, _CHUNK // logits.shape[1] if logits.device.type == "cpu" else logits.shape[0])
+        at_once = _SCORES_AT_ONCE.get(logits.device.type, _SCORES_AT_ONCE_ELSEWHERE)
+        rows = max(1, at_once // logits.shape[1])
+        ctx.scale = _FLOAT16_SCALE if logits.dtype == torch.float16 else 1.0
         for first in range(0, logits.shape[0], rows):
             part = slice(first, first + rows)
             scores, label = logits[part].float(), labels[part, None]
@@ -33,7 +40,8 @@ class _CrossEntropySum(torch.autograd.Function):
             normaliser = scores.amax(-1) - probabilities.amax(-1).log()
             total += (normaliser - scores.gather(1, label).squeeze(1)).sum()
             if gradient is not None:
-                gradient[part] = probabilities.scatter_add_(1, label, probabilities.new_full(label.shape, -1.0))
+                probabilities.scatter_add_(1, label, probabilities.new_full(label.shape, -1.0))
+                gradient[part] = probabilities if ctx.scale == 1.0 else probabilities.mul_(ctx.scale)
         ctx.save_for_backward(gradient)
         return total
 
@@ -41,4 +49,5 @@ class _CrossEntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grad, None
+        # In place: the scores of a step are among its largest tensors. A second backward pass is an error.
+        return gradient.mul_(grad / ctx.scale), None
