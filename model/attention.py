@@ -28,10 +28,12 @@ _COLUMNS = 16
 class HeadLayout:
     """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
 
-    P is 3 for query, key and value together. The index tensors are worked out once for all layers.
+    P is 3 for query, key and value together. The index tensors are worked out once for all layers, and before them: a
+    layer that is compiled must find the same kind of plan each time.
 
     Args:
         layout: where the tokens sit.
+        parts: the P that will come, that of `join`, 1, included.
         num_rows: T, where it is more than the tokens of the layout; the rows after them get zero gradients.
         in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
     """
@@ -41,6 +43,7 @@ class HeadLayout:
         layout: PaddingLayout,
         num_heads: int,
         device: torch.device,
+        parts: tuple[int, ...],
         num_rows: int | None = None,
         in_place: bool = False,
     ) -> None:
@@ -53,14 +56,14 @@ class HeadLayout:
         self._num_tokens = len(slots)
         self._slots = F.pad(slots, (0, (num_rows or len(slots)) - len(slots)))
         self._padding = None if layout.padding is None else self._of_all_heads(layout.padding).reshape(-1, 1)
-        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._rows = {} if self.in_place else {count: self._rows_of(count) for count in parts}
 
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
         """[T, P, A, D] -> P tensors [N, A, L, D]; padding holds numbers that mean nothing."""
         parts, shape = values.shape[1], (self.num_sequences, self.length)
         if self.in_place:
             return values.view(*shape, *values.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-        into, back = self._rows_of(parts)
+        into, back = self._rows[parts]
         real = self._num_tokens * parts * self.num_heads
         rows = _Rearrange.apply(values.flatten(0, 2), into, back, None, real)
         return rows.view(parts, self.num_sequences, self.num_heads, self.length, values.shape[-1]).unbind(0)
@@ -69,21 +72,19 @@ class HeadLayout:
         """[N, A, L, D] -> [T, A, D]."""
         if self.in_place:
             return values.transpose(1, 2).flatten(0, 1)
-        into, back = self._rows_of(1)
+        into, back = self._rows[1]
         rows = _Rearrange.apply(values.flatten(0, 2), back, into, self._padding, None)
         return rows.view(-1, *values.shape[1::2])
 
     def _rows_of(self, parts: int) -> tuple[Tensor, Tensor]:
         """For every row of [P, N, A, L, D] its row in [T, P, A, D], and the reverse; any where there is none."""
-        if parts not in self._rows:
-            heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))
-            token = self._of_all_heads(self._tokens)
-            into = (token * parts + part[:, None, None, None]) * self.num_heads + heads[:, None]
-            sequence, column = self._slots // self.length, self._slots % self.length
-            back = (sequence[:, None] * self.num_heads + heads) * self.length + column[:, None]
-            back = part[:, None] * (self.num_sequences * self.num_heads * self.length) + back[:, None]
-            self._rows[parts] = into.flatten(), back.flatten()
-        return self._rows[parts]
+        heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))
+        token = self._of_all_heads(self._tokens)
+        into = (token * parts + part[:, None, None, None]) * self.num_heads + heads[:, None]
+        sequence, column = self._slots // self.length, self._slots % self.length
+        back = (sequence[:, None] * self.num_heads + heads) * self.length + column[:, None]
+        back = part[:, None] * (self.num_sequences * self.num_heads * self.length) + back[:, None]
+        return into.flatten(), back.flatten()
 
     def _of_all_heads(self, values: Tensor) -> Tensor:
         """[N * L] -> [N, A, L]."""
@@ -159,12 +160,13 @@ def plan_attention(
     heads = None
     if implementation != "varlen":
         layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)
-        heads = HeadLayout(layout, num_heads, device, num_rows, in_place=implementation == "sdpa")
+        parts = (1, 3) if at is None else (1, 2, 3)
+        heads = HeadLayout(layout, num_heads, device, parts, num_rows, in_place=implementation == "sdpa")
     plan = partial(AttentionPlan, implementation, dropout, num_rows, Sequences(starts, longest, heads))
     if chosen is None:
         return plan()
     if heads is not None:
-        heads = HeadLayout(chosen.layout(), num_heads, device, len(chosen.tokens))
+        heads = HeadLayout(chosen.layout(), num_heads, device, (1,), len(chosen.tokens))
     return plan(chosen, Sequences(chosen.sequence_starts, chosen.longest, heads))
 
 

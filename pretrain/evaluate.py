@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_prep.assembly import HELD_OUT_SEED
 from data_prep.packing import Examples
@@ -34,6 +35,14 @@ _SUMS = ("mlm", "mlm_loss", "mlm_correct", "unigram_loss", "most_frequent_correc
          "nsp", "nsp_loss", "nsp_correct", "nsp_random")  # fmt: skip
 # Seconds kept for the last checkpoint.
 _SAVING = 1.0
+
+
+def _added(scores: list[dict[str, Tensor]]) -> dict[str, float]:
+    """The sums of scalars by name, in float64; the host waits for the device here alone."""
+    if not scores:
+        return {}
+    rows = torch.stack([torch.stack(list(row.values())) for row in scores]).tolist()
+    return dict(zip(scores[0], map(sum, zip(*rows, strict=True)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -96,11 +105,12 @@ class Evaluation:
         model.eval()
         device = next(model.parameters()).device
         sums = Counter(dict.fromkeys(_SUMS, 0.0))
-        examples = self.examples[:count]
+        examples, scores = self.examples[:count], []
         for batch in self.maker.micro_batches(examples[share(examples.lengths(), self.world)]):
             sums.update(self._baseline_sums(batch))
             with torch.no_grad(), self.precision():
-                sums.update(self.objective.score_sums(model, batch.to(device)))
+                scores.append(self.objective.score_sums(model, batch.to(device)))
+        sums.update(_added(scores))
         model.train(was_training)
         return self._results(dict(zip(_SUMS, self.world.sum([sums[name] for name in _SUMS]), strict=True)))
 

@@ -33,14 +33,15 @@ class PretrainingObjective:
         return sums
 
     @torch.no_grad()
-    def score_sums(self, model: BertForPreTraining, batch: PackedBatch) -> dict[str, float]:
-        """Sums for an evaluation: `mlm_loss`, `mlm_correct` and, with NSP, `nsp_loss`, `nsp_correct`."""
+    def score_sums(self, model: BertForPreTraining, batch: PackedBatch) -> dict[str, Tensor]:
+        """Sums for an evaluation: `mlm_loss`, `mlm_correct` and, with NSP, `nsp_loss`, `nsp_correct`: scalars in
+        float32 on the model's device, for which nothing has waited."""
         mlm_logits, nsp_logits = model.forward_packed(batch)
         parts = {"mlm": (mlm_logits.float(), batch.masked_labels)}
         if "nsp" in self.names:
             parts["nsp"] = (nsp_logits.float(), batch.next_sentence_labels)
         sums = {}
         for name, (logits, labels) in parts.items():
-            sums[f"{name}_loss"] = F.cross_entropy(logits, labels, reduction="sum").item()
-            sums[f"{name}_correct"] = (logits.argmax(-1) == labels).sum().item()
+            sums[f"{name}_loss"] = F.cross_entropy(logits, labels, reduction="sum")
+            sums[f"{name}_correct"] = (logits.argmax(-1) == labels).sum().float()
         return sums
