@@ -4,7 +4,7 @@
 
 8 minutes, and about as long again for compiling. The sides of benchmarks/step.py, in the same alternating blocks:
 
-  ours                     packed batches, attention by the kernel for packed sequences (varlen)
+  ours                     packed batches, attention by the kernel for packed sequences (varlen) where the GPU has it
   ours, padded             the same, attention by SDPA on a padded rectangle
   ours, compiled           the first, each encoder layer through torch.compile, for any length
   transformers             BertForPreTraining as benchmarks/peers.py sets it up, its best division of a batch
@@ -163,8 +163,7 @@ class Sides:
 
     def _ours(self, name: str) -> Callable[[int], object]:
         model = new_model(self.config)
-        kernel = "varlen" if self.given.device == "cuda" else "auto"
-        model.attention_implementation = "sdpa" if "padded" in name else kernel
+        model.attention_implementation = "sdpa" if "padded" in name else "auto"
         if "compiled" in name:
             for layer in model.bert.layers:
                 layer.compile(dynamic=True)
