@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
+
 from data_prep.screen import say
 from data_prep.values import is_text
 
@@ -20,6 +22,7 @@ VALIDATION_SHARE = 0.1
 BUILTIN_TEST_SHARE = 0.1
 # So many classes may have a single text each; more are names or numbers of the rows.
 MOST_SMALL_CLASSES = 50
+SAMPLED_TEXTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,11 @@ def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list
     for example, unit in zip(examples, units, strict=True):
         parts[unit in held].append(example)
     return parts
+
+
+def sampled(examples: Sequence[Example], most: int = SAMPLED_TEXTS) -> list[Example]:
+    """At most so many of the examples, evenly spread."""
+    return [examples[i] for i in np.linspace(0, len(examples) - 1, min(len(examples), most)).astype(int)]
 
 
 def _content_hash(example: Example, purpose: str) -> bytes:

@@ -22,15 +22,13 @@ from pretrain.step import step
 from pretrain.training_run import Run
 
 from .data import BatchMaker, Encoded, TextStream
-from .dataset import Dataset, read_dataset
+from .dataset import Dataset, read_dataset, sampled
 from .finetuning import cut_sentence
 from .inference import probabilities
 from .resolve import check_model, model_config, resolve, with_budget
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import classification as task
 
-# So many texts, evenly spread over the rows, are tokenized, trained on and evaluated.
-SAMPLED_TEXTS = 1_000
 _EXAMPLES_SHOWN = 3
 # The first step warms up.
 _STEPS = 9
@@ -108,9 +106,8 @@ def dry_run(settings: FinetuneSettings) -> None:
 def _encoded(
     examples: Sequence[task.Example], dataset: Dataset, tokenizer: WordPieceTokenizer, settings: FinetuneSettings
 ) -> Encoded:
-    """At most SAMPLED_TEXTS of the examples, evenly spread."""
-    chosen = [examples[i] for i in np.linspace(0, len(examples) - 1, min(len(examples), SAMPLED_TEXTS)).astype(int)]
-    return task.encode(chosen, dataset.labels, tokenizer, settings.sequence_length, settings.long_text)
+    """Some of the examples, which are tokenized, trained on and evaluated."""
+    return task.encode(sampled(examples), dataset.labels, tokenizer, settings.sequence_length, settings.long_text)
 
 
 def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokenizer) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -190,6 +191,8 @@ class Results:
             "majority": {self.shown: self._majority()},
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
+            "restarts": sum(len(found["restarts"]) for found in self.found),
+            "learned_nothing": [found["seed"] for found in self.found if found["learned_nothing"]],
             "rows": rows,
             "seconds": round(sum(found["seconds"] for found in self.found), 1),
             "data": self.best["data"],
@@ -202,7 +205,8 @@ class Results:
 
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
-        card = model_card(model_config(str(model)), results, self.dataset.columns.texts, self.settings)
+        settings = replace(self.settings, learning_rate=self.best["learning_rate"])
+        card = model_card(model_config(str(model)), results, self.dataset.columns.texts, settings)
         with whole_folder(self.out / "final", sum(path.stat().st_size for path in model.iterdir())) as folder:
             shutil.copytree(model, folder, dirs_exist_ok=True)
             write_text(folder / "README.md", card)

@@ -22,7 +22,7 @@ from pretrain.build import LossSums, make_optimizer
 from pretrain.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.device import Precision
 from pretrain.distributed import World
-from pretrain.folder import whole_folder
+from pretrain.folder import remove_folder, whole_folder
 from pretrain.interruption import Interruption
 from pretrain.loop import record_evaluation, train
 from pretrain.optimizer import Schedule
@@ -30,8 +30,9 @@ from pretrain.progress import MetricsFile, Progress, Silence
 from pretrain.training_run import Counters, Run
 
 from .classifier import Facts, TextClassifier, open_classifier
+from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts, collapse_of
 from .data import BatchMaker, Encoded, TextStream
-from .dataset import Dataset
+from .dataset import Dataset, sampled
 from .errors import FinetuneError
 from .inference import probabilities
 from .settings import FinetuneSettings
@@ -64,31 +65,46 @@ class SeedTraining:
 
     Args:
         out: its own folder: checkpoints/ while it trains, then model/, results.json and probabilities.npz.
+        most_restarts: how often it may begin again at a lower rate where it learned nothing.
     """
 
     def __init__(self, settings: FinetuneSettings, seed: int, out: Path, material: Material, world: World,
-                 interruption: Interruption):  # fmt: skip
+                 interruption: Interruption, most_restarts: int = MOST_RESTARTS):  # fmt: skip
         self.settings, self.seed, self.out, self.material = settings, seed, out, material
-        self.world, self.interruption = world, interruption
+        self.world, self.interruption, self.most_restarts = world, interruption, most_restarts
         self.precision = Precision(settings.device, settings.precision)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
+        self.restarts = Restarts(out / "restarts.json", material.digest)
         self.gold = material.validation.labels()
+        balanced = settings.class_weights == "balanced"
+        self.objective = task.objective(material.train, len(material.dataset.labels), balanced)
 
     def _maker(self, encoded: Encoded, places: Sequence[str] = ()) -> BatchMaker:
         return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens, places)
 
     def results(self) -> dict:
         """The results, of a seed that is finished from its file, else by training."""
-        found = self.world.first(self._found)
-        if found:
-            return found
-        run = self._run()
-        return self.world.first(lambda: self._finish(run))
+        results = self.world.first(self._found)
+        while not results:
+            run = self._run()
+            results = self.world.first(partial(self._end, run))
+        return results
+
+    def _end(self, run: Run) -> dict | None:
+        """The results of a training; None where it learned nothing and is to begin again."""
+        collapse = self._collapse(run)
+        if collapse is None or len(self.restarts.before()) >= self.most_restarts:
+            return self._finish(run, collapse)
+        remove_folder(self.checkpoints.folder)
+        self.restarts.add(collapse)
+        rate = self.restarts.learning_rate(self.settings.learning_rate)
+        say(f"Seed {self.seed} {collapse}. It begins again at {rate:g}.")
+        return None
 
     def _found(self) -> dict | None:
         path = self.out / "results.json"
         if not path.exists():
-            self.out.mkdir(exist_ok=True)
+            self.out.mkdir(parents=True, exist_ok=True)
             return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -98,9 +114,9 @@ class SeedTraining:
         if digest != self.material.digest:
             raise FinetuneError(f"{self.out} {_ANOTHER_RUN}")
         # A run that ended right after its results were written has left them.
-        shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+        self._clear_away()
         say(f"{self.out} is finished.")
-        return found
+        return {"learning_rate": self.settings.learning_rate, "restarts": [], "learned_nothing": False} | found
 
     def _run(self) -> Run:
         newest = self.world.first(lambda: str(self.checkpoints.newest_intact() or ""))
@@ -150,17 +166,14 @@ class SeedTraining:
     def _make_run(self, model, optimizer, state: dict) -> Run:
         settings, budget = self.settings, Budget.parse(self.settings.budget)
         reserve = state["reserve"] if state else self._reserve(model, budget)
-        learned = task.objective(
-            self.material.train, len(self.material.dataset.labels), settings.class_weights == "balanced"
-        )
         return Run(
             model=model,
-            loss_sums=self.world.parallel(LossSums(model, learned)),
-            counts=learned.counts,
+            loss_sums=self.world.parallel(LossSums(model, self.objective)),
+            counts=self.objective.counts,
             optimizer=optimizer,
             budget=budget,
             schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
-            learning_rate=settings.learning_rate,
+            learning_rate=self.world.first(lambda: self.restarts.learning_rate(settings.learning_rate)),
             precision=self.precision,
             device=torch.device(settings.device),
             checkpoints=self.checkpoints,
@@ -202,13 +215,29 @@ class SeedTraining:
             )
         return reserve
 
-    def _finish(self, run: Run) -> dict:
-        """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
-        settings, dataset = self.settings, self.material.dataset
+    def _best(self, run: Run) -> BertForSequenceClassification:
         checkpoint = self.checkpoints.path(run.counters.best_step)
         if damage := damage_of(checkpoint):
             raise FinetuneError(f"{damage}: remove {self.out} to train this seed again")
-        best = open_classifier(checkpoint)
+        return open_classifier(checkpoint)
+
+    def _collapse(self, run: Run) -> Collapse | None:
+        """Whether the best checkpoint learned nothing, asked of some of the training texts."""
+        if run.counters.step < FEWEST_STEPS:
+            return None
+        settings, dataset = self.settings, self.material.dataset
+        examples = sampled(dataset.train)
+        encoded = task.encode(
+            examples, dataset.labels, self.material.tokenizer, settings.sequence_length, settings.long_text
+        )
+        given = probabilities(self._best(run).to(settings.device), self._maker(encoded), self.precision, World())
+        weights = self.objective.class_weights
+        return collapse_of(encoded.labels(), given, None if weights is None else weights.numpy(), run.learning_rate)
+
+    def _finish(self, run: Run, collapse: Collapse | None) -> dict:
+        """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
+        settings, dataset = self.settings, self.material.dataset
+        best = self._best(run)
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
             Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(folder)
@@ -223,6 +252,9 @@ class SeedTraining:
             "validation": scores["validation"],
             "test": scores.get("test"),
             "seed": self.seed,
+            "learning_rate": run.learning_rate,
+            "restarts": self.restarts.before(),
+            "learned_nothing": collapse is not None,
             "best_step": run.counters.best_step,
             "steps": run.counters.step,
             "epochs": run.counters.epochs,
@@ -233,5 +265,12 @@ class SeedTraining:
             "data": self.material.digest,
         }
         write_json(self.out / "results.json", results)
-        shutil.rmtree(self.checkpoints.folder)
+        self._clear_away()
+        if collapse:
+            say(f"Seed {self.seed} {collapse}. Its results are those of a guess.")
         return results
+
+    def _clear_away(self) -> None:
+        """Remove what a finished seed needs no more."""
+        shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
+        self.restarts.path.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from finetune import collapse as collapses
+from finetune.collapse import collapse_of
+from finetune.errors import FinetuneError
+from finetune.run import main
+from pretrain import loop
+
+
+def answers(gold, right, num_labels):
+    """Probabilities [n, C] that give the gold class of each text `right` and the others the rest."""
+    found = np.full((len(gold), num_labels), (1 - right) / (num_labels - 1), dtype=np.float32)
+    found[np.arange(len(gold)), gold] = right
+    return found
+
+
+def frequencies(gold, num_labels):
+    """What one answers who reads no text: the share of each class."""
+    return np.tile(np.bincount(gold, minlength=num_labels) / len(gold), (len(gold), 1)).astype(np.float32)
+
+
+GOLD = np.array([0] * 60 + [1] * 30 + [2] * 10)
+
+
+def test_answers_by_the_frequencies_of_the_labels_are_nothing_learned():
+    found = collapse_of(GOLD, frequencies(GOLD, 3), None, 1e-3)
+    assert found.classes == 1 and found.learning_rate == 1e-3
+    assert found.loss == pytest.approx(found.entropy) == pytest.approx(log_loss(GOLD, frequencies(GOLD, 3)))
+    assert "learned nothing at 0.001" in str(found) and "one class" in str(found)
+
+
+def test_worse_answers_than_that_are_nothing_learned_and_better_ones_are_something():
+    assert collapse_of(GOLD, answers(GOLD, 0.2, 3), None, 1e-3).loss == pytest.approx(np.log(5))
+    assert collapse_of(GOLD, answers(GOLD, 0.9, 3), None, 1e-3) is None
+
+
+def test_a_class_that_is_never_answered_is_no_collapse_where_the_texts_were_told_apart():
+    gold = np.array([0] * 90 + [1] * 10)
+    probabilities = np.where(gold[:, None] == 1, [[0.6, 0.4]], [[0.97, 0.03]]).astype(np.float32)
+    assert set(probabilities.argmax(1)) == {0}
+    assert collapse_of(gold, probabilities, None, 1e-3) is None
+
+
+def test_one_class_for_all_is_nothing_learned_where_the_loss_is_hardly_better_than_without_reading():
+    gold = np.array([0, 1] * 50)
+    given = np.where(gold[:, None] == 1, [[0.53, 0.47]], [[0.6, 0.4]]).astype(np.float32)
+    assert collapse_of(gold, given, None, 1e-3).classes == 1
+    given[1] = [0.47, 0.53]
+    assert collapse_of(gold, given, None, 1e-3) is None
+
+
+def test_with_weights_of_classes_the_entropy_is_that_of_the_weighted_labels():
+    weights = (len(GOLD) / (3 * np.bincount(GOLD))).astype(np.float32)
+    even = np.full((len(GOLD), 3), 1 / 3, dtype=np.float32)
+    found = collapse_of(GOLD, even, weights, 1e-3)
+    assert found.entropy == pytest.approx(np.log(3), rel=1e-5)
+    assert found.loss == pytest.approx(log_loss(GOLD, even, sample_weight=weights[GOLD]), rel=1e-5)
+
+
+# At this rate each of three seeds answers with one class after 60 steps; at 0.3 of it each learns.
+WILD = 0.1
+
+
+@pytest.fixture(scope="module")
+def given(encoder, make_rows, tmp_path_factory):
+    """(out, options) -> the arguments of a run that learns nothing at its learning rate."""
+    train = tmp_path_factory.mktemp("texts") / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in make_rows(96)))
+    fixed = {"model": encoder, "train": train, "budget": "60steps", "batch-size": 8, "evaluations": 1}
+    fixed |= {"learning-rate": WILD, "precision": "fp32", "device": "cpu"}
+    return lambda out, **options: [f"--{name}={value}" for name, value in (fixed | {"out": out} | options).items()]
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def weights(seed_folder):
+    return (seed_folder / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def gentle(given, tmp_path_factory):
+    """The same run at the rate of the restart, from the beginning."""
+    out = tmp_path_factory.mktemp("gentle") / "out"
+    assert main(given(out, **{"learning-rate": WILD * collapses.GENTLER})) == 0
+    assert results_of(out)["restarts"] == 0
+    return out
+
+
+def test_a_seed_that_learned_nothing_begins_again_as_if_it_had_begun_gently(given, gentle, tmp_path, capsys):
+    assert main(given(tmp_path / "run")) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "learned nothing" in line]
+    assert len(said) == 1 and said[0].startswith("Seed 1 learned nothing at 0.1:")
+    assert said[0].endswith("It begins again at 0.03.")
+    found = results_of(tmp_path / "run" / "seed-1")
+    assert [restart["learning_rate"] for restart in found["restarts"]] == [WILD]
+    assert found["learning_rate"] == 0.03 and not found["learned_nothing"]
+    assert weights(tmp_path / "run" / "seed-1") == weights(gentle / "seed-1")
+    assert results_of(tmp_path / "run")["restarts"] == 1
+    inside = {path.name for path in (tmp_path / "run" / "seed-1").iterdir()}
+    assert inside == {"model", "results.json", "metrics.jsonl", "probabilities.npz"}
+    assert "| learning_rate | 0.03 |" in (tmp_path / "run" / "final" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("when", ["while it trains again", "before it trains again"])
+def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, tmp_path, monkeypatch, when):
+    out, step = tmp_path / "run", loop.step
+
+    def interrupted(run, batches):
+        outcome = step(run, batches)
+        if run.learning_rate == 0.03 and run.counters.step == (7 if when.startswith("while") else 1):
+            signal.raise_signal(signal.SIGTERM)
+        return outcome
+
+    monkeypatch.setattr(loop, "step", interrupted)
+    assert main(given(out)) == 75
+    monkeypatch.setattr(loop, "step", step)
+    if when.startswith("before"):
+        shutil.rmtree(out / "seed-1" / "checkpoints")
+    assert main(given(out)) == 0
+    assert weights(out / "seed-1") == weights(gentle / "seed-1")
+    assert results_of(out)["restarts"] == 1
+
+
+def test_a_seed_that_never_learns_ends_after_two_restarts_and_says_so(given, tmp_path, capsys):
+    assert main(given(tmp_path / "run", **{"learning-rate": 1})) == 0
+    found = results_of(tmp_path / "run")
+    assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1]
+    assert found["validation"]["mcc"]["mean"] == 0
+    assert "Its results are those of a guess." in capsys.readouterr().out
+
+
+def test_restarts_of_other_texts_are_refused(tmp_path):
+    restarts = collapses.Restarts(tmp_path / "restarts.json", "these texts")
+    restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, WILD))
+    assert restarts.learning_rate(WILD) == 0.03 and collapses.Restarts(restarts.path, "these texts").before()
+    with pytest.raises(FinetuneError, match="restarts.json is damaged, or of other texts"):
+        collapses.Restarts(restarts.path, "other texts").before()
+
+
+def test_of_a_few_steps_nothing_is_expected(given, tmp_path):
+    assert main(given(tmp_path / "run", budget="3steps")) == 0
+    assert results_of(tmp_path / "run")["restarts"] == 0
