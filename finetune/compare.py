@@ -20,12 +20,14 @@ from .errors import FinetuneError
 from .finetuning import run_seeds
 from .metrics import METRICS, combined, spread
 from .report import SHOWN, score
-from .resolve import MAY_DIFFER, model_name, out_folder, resolve
+from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import classification as task
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
 _COLUMNS = dict(list(SHOWN.items())[:4])
+# Of a model's results; the baselines have no rate.
+_KEPT = ("validation", "test", "learning_rate", "learning_rates_tried", "restarts", "learned_nothing")
 
 
 def compare(settings: FinetuneSettings) -> Path:
@@ -85,7 +87,9 @@ def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSe
         place = Path(settings.out) / _folder_name(name)
         run = replace(settings, model=folder, from_scratch=is_scratch, compare=(), out=str(place))
         # A seed goes on with what was chosen for the others of its model, also on another machine.
-        runs[name] = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
+        runs[name] = agreed(
+            run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or with_search(run))
+        )
     return runs
 
 
@@ -113,7 +117,7 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
 
 def table_of(models: dict[str, dict], shown: str) -> dict:
     """The content of results.json: the models' results and the differences of the first one to each other one."""
-    kept = {name: {use: found[use] for use in ("validation", "test")} for name, found in models.items()}
+    kept = {name: {use: found.get(use) for use in _KEPT} for name, found in models.items()}
     reference = next(iter(kept))
     first = kept[reference][shown]
     differences = {}
@@ -134,15 +138,33 @@ def difference(first: dict, other: dict) -> dict:
 def comparison_table(results: dict, num_seeds: int) -> str:
     """Markdown: a row a model with its results, and below what the first model has over each other one."""
     shown, reference = results["shown"], results["reference"]
-    header = f"| {shown} texts | " + " | ".join(_COLUMNS) + " |\n" + "|---" * (len(_COLUMNS) + 1) + "|"
-    rows = [
-        f"| {name} | " + " | ".join(score(found[shown][metric]) for metric in _COLUMNS.values()) + " |"
-        for name, found in results["models"].items()
-    ]
-    rows += [
-        f"| {reference} minus {name} | " + " | ".join(score(found[m], "+") for m in _COLUMNS.values()) + " |"
-        for name, found in results["differences"].items()
-    ]
+    cells = [[f"{shown} texts", *_COLUMNS, "learning rate"]]
+    for name, found in results["models"].items():
+        cells.append([name, *(score(found[shown][metric]) for metric in _COLUMNS.values()), _rate(found)])
+    for name, found in results["differences"].items():
+        scores = (score(found[metric], "+") for metric in _COLUMNS.values())
+        cells.append([f"{reference} minus {name}", *scores, ""])
+    header, *rows = (f"| {' | '.join(row)} |" for row in cells)
+    line = "|---" * len(cells[0]) + "|"
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
-    note = f"\n{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed.\n"
-    return "\n".join([header, *rows]) + "\n" + note
+    notes = [f"{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed."]
+    if any(found["learning_rates_tried"] for found in results["models"].values()):
+        notes.append("Each model has the learning rate in brackets that was best for it on the validation texts.")
+    notes += [_trouble(name, found) for name, found in results["models"].items() if found["restarts"]]
+    return "\n".join([header, line, *rows]) + "\n\n" + "\n".join(notes) + "\n"
+
+
+def _rate(found: dict) -> str:
+    """The learning rate of a model, with those it was chosen among."""
+    if not found["learning_rate"]:
+        return ""
+    tried = ", ".join(found["learning_rates_tried"] or ())
+    return f"{found['learning_rate']:g}" + (f" ({tried})" if tried else "")
+
+
+def _trouble(name: str, found: dict) -> str:
+    """How often a model learned nothing and began again at a lower rate, and whether that helped."""
+    seeds = found["learned_nothing"]
+    times = "once" if found["restarts"] == 1 else f"{found['restarts']} times"
+    sentence = f"{name} learned nothing and began again at a lower rate {times}"
+    return sentence + (f", in vain with {len(seeds)} of its seeds." if seeds else ".")

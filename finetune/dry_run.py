@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from .data import BatchMaker, Encoded, TextStream
 from .dataset import Dataset, read_dataset, sampled
 from .finetuning import cut_sentence
 from .inference import probabilities
-from .resolve import check_model, model_config, resolve, with_budget
+from .rate_search import candidates
+from .resolve import check_model, model_config, resolve, with_budget, with_search
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import classification as task
 
@@ -71,9 +72,11 @@ def dry_run(settings: FinetuneSettings) -> None:
     for model in settings.compare:
         if model != SCRATCH:
             check_model(model, model_config(model))
-    settings = resolve(settings)
+    settings = resolve(with_search(settings) if settings.compare else settings)
     dataset = read_dataset(settings)
     settings = with_budget(settings, len(dataset.train))
+    rates = candidates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
+    settings = replace(settings, learning_rate=rates[0])
     tokenizer = WordPieceTokenizer.load(settings.model)
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
@@ -100,7 +103,7 @@ def dry_run(settings: FinetuneSettings) -> None:
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
     probabilities(model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
-    _print_plan(settings, run, dataset, seconds_a_step, seconds_a_text)
+    _print_plan(settings, rates, run, dataset, seconds_a_step, seconds_a_text)
 
 
 def _encoded(
@@ -121,7 +124,12 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
 
 
 def _print_plan(
-    settings: FinetuneSettings, run: Run, dataset: Dataset, seconds_a_step: float, seconds_a_text: float
+    settings: FinetuneSettings,
+    rates: Sequence[float],
+    run: Run,
+    dataset: Dataset,
+    seconds_a_step: float,
+    seconds_a_text: float,
 ) -> None:
     budget, num_texts = Budget.parse(settings.budget), len(dataset.train)
     steps_an_epoch = math.ceil(num_texts / settings.batch_size)
@@ -133,15 +141,17 @@ def _print_plan(
         steps = budget.amount * (steps_an_epoch if budget.unit == "epochs" else 1)
         seconds = steps * seconds_a_step + evaluating
     models = 1 + len(settings.compare)
-    runs = settings.seeds * models
+    # The first seed is trained at each rate, the others at the best.
+    runs = (settings.seeds + len(rates) - 1) * models
     needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
     weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
-    disk = (settings.keep_checkpoints + 2) * (weights + state) + (settings.seeds + 1) * models * weights
+    disk = (settings.keep_checkpoints + 2) * (weights + state) + (settings.seeds + len(rates)) * models * weights
     rows = [
         ("model", f"{parameter_count(run.model.config):,} parameters"),
         ("budget", f"{settings.budget} for each of {runs} runs" if runs > 1 else settings.budget),
         ("steps", f"about {steps:,.0f} of {settings.batch_size} texts ({steps / steps_an_epoch:.1f} epochs)"),
         ("speed", f"{settings.batch_size / seconds_a_step:,.0f} texts/s, {seconds_a_step:.2f} s a step"),
+        ("learning rate", " or ".join(f"{rate:g}" for rate in rates)),
         ("arithmetic", f"{settings.precision} on {settings.device}"),
         ("time", clock(seconds * runs)),
         ("memory", f"about {needed / 1e9:.1f} GB"),

@@ -27,6 +27,7 @@ from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
 from .metrics import combined, confusion, per_class
 from .model_card import model_card
+from .rate_search import RateSearch
 from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneSettings
 from .tasks import classification as task
@@ -69,13 +70,17 @@ def run_seeds(
     if world.is_main:
         write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
     introduce(settings)
+    tried = None
+    if settings.learning_rate == "search":
+        search = RateSearch(settings, out, material, world, interruption).found()
+        settings, tried = replace(settings, learning_rate=search["learning_rate"]), search["tried"]
     found = []
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
         found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
     best = min(found, key=lambda results: judge(results["validation"], settings.metric))
-    return world.first(lambda: Results(settings, out, dataset, found, best).write())
+    return world.first(lambda: Results(settings, out, dataset, found, best, tried).write())
 
 
 def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
@@ -136,9 +141,10 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings) -> str:
 def introduce(settings: FinetuneSettings) -> None:
     """Say what was chosen."""
     start = "from scratch, in the shape of" if settings.from_scratch else "from"
+    rate = "a learning rate to be found" if settings.learning_rate == "search" else f"{settings.learning_rate:g}"
     say(
         f"Fine-tuning {start} {settings.model} for {settings.budget}: {settings.batch_size} texts a step, "
-        f"{settings.optimizer} at {settings.learning_rate:g}, dropout {settings.dropout:g}, {settings.precision} on "
+        f"{settings.optimizer} at {rate}, dropout {settings.dropout:g}, {settings.precision} on "
         f"{settings.device}."
     )
 
@@ -149,11 +155,13 @@ class Results:
     Args:
         found: results of each seed.
         best: those of the seed that is best on the validation texts.
+        tried: the learning rates that this one was chosen among, each with its validation scores.
     """
 
-    def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: dict):
+    def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: dict,
+                 tried: dict[str, dict] | None = None):  # fmt: skip
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
-        self.best = best
+        self.best, self.tried = best, tried
         self.seed_folder = out / f"seed-{self.best['seed']}"
         # The picture, the mistakes and the classes are shown on the texts that chose nothing, if there are any.
         self.shown = "test" if dataset.test else "validation"
@@ -191,6 +199,8 @@ class Results:
             "majority": {self.shown: self._majority()},
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
+            "learning_rate": self.settings.learning_rate,
+            "learning_rates_tried": self.tried,
             "restarts": sum(len(found["restarts"]) for found in self.found),
             "learned_nothing": [found["seed"] for found in self.found if found["learned_nothing"]],
             "rows": rows,

@@ -116,6 +116,11 @@ def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
     return settings
 
 
+def with_search(settings: FinetuneSettings) -> FinetuneSettings:
+    """The settings with a learning rate found for this model, as for every other, unless all are to have one rate."""
+    return replace(settings, learning_rate="search") if settings.learning_rate == "auto" else settings
+
+
 def learning_rate(optimizer: str, hidden_size: int) -> float:
     """The default peak of AdamW grows with the square of the width that a model lacks to BERT base.
 

@@ -85,8 +85,9 @@ class FinetuneSettings(LoopSettings):
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """adamw, or muon for the matrices of the layers with adamw for the rest."""
-    learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: 5e-5 for 768 units, more for smaller models."""
+    learning_rate: float | Literal["auto", "search"] = "auto"
+    """Peak learning rate. auto: 5e-5 for 768 units, more for smaller models; with --compare search. search: the best of
+    three on the validation texts, with the first seed."""
     dropout: float = 0.1
     """Dropout on embeddings, sublayers, attention weights and head."""
     evaluations: int | Literal["auto"] = "auto"

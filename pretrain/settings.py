@@ -81,7 +81,7 @@ class LoopSettings:
                 raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if value != "auto" and not low <= value <= high:
+            if not isinstance(value, str) and not low <= value <= high:
                 raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
 
 
