@@ -230,3 +230,17 @@ def test_two_processes_fine_tune_as_one(finetune_job, tmp_path):
     assert_close(rows_of(two / "seed-1"), rows_of(one / "seed-1"))
     with np.load(two / "seed-1" / "probabilities.npz") as a, np.load(one / "seed-1" / "probabilities.npz") as b:
         np.testing.assert_allclose(a["validation"], b["validation"], atol=1e-4)
+
+
+def test_two_processes_begin_again_together_where_nothing_was_learned_also_after_a_kill(finetune_job, tmp_path):
+    job = finetune_job.changed("--learning-rate=1", "--seeds=1", steps=52, evaluations=1, processes=2)
+    undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
+    results = json.loads((undisturbed / "seed-1" / "results.json").read_text())
+    assert [restart["learning_rate"] for restart in results["restarts"]] == [1.0, 0.3]
+    out = tmp_path / "out"
+    with job.fork(out, tmp_path / "log") as life:
+        assert life.wait_until(lambda: (out / "seed-1" / "restarts.json").exists() and Seen(out, job).newest() >= 9)
+        life.kill_rank(1)
+        assert life.wait() != 0
+    finish(job, out, Job.fork)
+    assert differences(out, undisturbed) == []
