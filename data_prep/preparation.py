@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
+from joblib import cpu_count
 
 from . import command_line
 from .assembly import PARTS, assemble
@@ -321,7 +321,8 @@ class Preparation:
 
     def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
         kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
-        workers = self.prep.workers if isinstance(self.prep.workers, int) else os.cpu_count() or 1
+        # As many as affinity and the quota of a container leave.
+        workers = self.prep.workers if isinstance(self.prep.workers, int) else cpu_count()
         own = executor is None
         executor = executor or process_pool(workers)
         try:

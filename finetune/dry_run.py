@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from data_prep.screen import say
 from data_prep.wordpiece import WordPieceTokenizer
@@ -73,6 +74,7 @@ def dry_run(settings: FinetuneSettings) -> None:
         if model != SCRATCH:
             check_model(model, model_config(model))
     settings = resolve(with_search(settings) if settings.compare else settings)
+    torch.set_num_threads(settings.threads)
     dataset = read_dataset(settings)
     settings = with_budget(settings, len(dataset.train))
     rates = candidates(settings) if settings.learning_rate == "search" else [settings.learning_rate]

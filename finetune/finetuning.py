@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+import torch
 
 from data_prep import command_line
 from data_prep.files import file_digest, write_json, write_text
@@ -17,6 +18,7 @@ from data_prep.wordpiece import WordPieceTokenizer
 from pretrain.distributed import World, joined
 from pretrain.folder import whole_folder
 from pretrain.interruption import Interruption
+from pretrain.machine import Machine
 from pretrain.output import claimed
 from pretrain.progress import clock
 from pretrain.resolve import SETTINGS_FILE, agreed, as_before
@@ -56,6 +58,7 @@ def run_seeds(
 ) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
     settings = with_budget(settings, len(dataset.train))
+    torch.set_num_threads(settings.threads)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     material = prepare(settings, dataset)
 
@@ -145,7 +148,7 @@ def introduce(settings: FinetuneSettings) -> None:
     say(
         f"Fine-tuning {start} {settings.model} for {settings.budget}: {settings.batch_size} texts a step, "
         f"{settings.optimizer} at {rate}, dropout {settings.dropout:g}, {settings.precision} on "
-        f"{settings.device}."
+        f"{settings.device}.\n{Machine.here(settings.device)}."
     )
 
 

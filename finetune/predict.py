@@ -76,8 +76,11 @@ class PredictSettings:
 
 def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
+    import torch
+
     from pretrain.device import find_device
     from pretrain.folder import require_made
+    from pretrain.machine import default_threads
 
     from .classifier import TextClassifier
 
@@ -86,6 +89,7 @@ def run(settings: PredictSettings) -> None:
     form = output_format(settings)
     sources = input_sources(settings)
     require_made(settings.model, PredictSettings.model, "finetune.run")
+    torch.set_num_threads(default_threads())
     classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0

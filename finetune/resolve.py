@@ -10,8 +10,9 @@ from model import BertConfig, ModelError
 from model.huggingface import read_config
 from model.weights import open_weights
 from pretrain.budget import Budget
-from pretrain.device import computes_in_bf16, find_device
+from pretrain.device import find_device
 from pretrain.folder import require_made
+from pretrain.resolve import for_device
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings
@@ -95,10 +96,9 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
             f"--sequence-length {settings.sequence_length} is more than {settings.model} reads: give up to {longest}"
         )
     chosen = {
-        "micro_batch_tokens": 65_536 if device == "cuda" else 8_192,
         "learning_rate": learning_rate(settings.optimizer, config.hidden_size),
-        "precision": "bf16" if computes_in_bf16(device) else "fp32",
         "sequence_length": longest,
+        **for_device(device),
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     return replace(settings, device=device, out=str(out_folder(settings)), **automatic)

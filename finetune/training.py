@@ -25,6 +25,7 @@ from pretrain.distributed import World
 from pretrain.folder import remove_folder, whole_folder
 from pretrain.interruption import Interruption
 from pretrain.loop import record_evaluation, train
+from pretrain.machine import Machine
 from pretrain.optimizer import Schedule
 from pretrain.progress import MetricsFile, Progress, Silence
 from pretrain.training_run import Counters, Run
@@ -166,7 +167,7 @@ class SeedTraining:
     def _make_run(self, model, optimizer, state: dict) -> Run:
         settings, budget = self.settings, Budget.parse(self.settings.budget)
         reserve = state["reserve"] if state else self._reserve(model, budget)
-        return Run(
+        run = Run(
             model=model,
             loss_sums=self.world.parallel(LossSums(model, self.objective)),
             counts=self.objective.counts,
@@ -191,6 +192,8 @@ class SeedTraining:
             world=self.world,
             interruption=self.interruption,
         )
+        run.note_machine(Machine.here(settings.device).facts() | {"precision": settings.precision})
+        return run
 
     def _progress(self, state: dict) -> Progress:
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
@@ -261,6 +264,8 @@ class SeedTraining:
             "seconds": round(run.seconds(), 1),
             "saving_seconds": round(run.counters.saving_seconds, 2),
             "skipped_steps": run.counters.skipped,
+            "overflowed_steps": run.counters.overflows,
+            "machines": run.counters.machines,
             "loss_spikes": run.counters.spikes,
             "data": self.material.digest,
         }

@@ -49,6 +49,7 @@ _KERNELS, _STEPS_UNTIL_ALL = 0.35e9, 500
 def dry_run(settings: PretrainSettings) -> None:
     """Print the plan of a run. Everything is written to a temporary folder that is removed again."""
     settings = resolve(settings, base_config(settings))
+    torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
         prepared, share = _sample(settings, folder)
         objective = make_objective(settings, prepared)

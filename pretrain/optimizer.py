@@ -109,7 +109,7 @@ class Optimizer:
         for part in self.parts:
             for parameter, state in part.state.items():
                 for key, value in state.items():
-                    tensors[f"{key}/{self._name_of[id(parameter)]}"] = torch.as_tensor(value)
+                    tensors[f"{key}/{self._name_of[id(parameter)]}"] = value
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:

@@ -90,13 +90,13 @@ def too_large(parameters: int, tokens: int) -> str | None:
 
 
 def busy(device: str) -> str | None:
-    """A sentence where other programs use the cores, which slows down threads that wait for each other."""
-    cores = os.cpu_count() or 1
-    if device != "cpu" or "OMP_NUM_THREADS" in os.environ or os.getloadavg()[0] < _BUSY * cores:
+    """A sentence where other programs use the cores."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    if device != "cpu" or load < _BUSY * cores:
         return None
     return (
-        f"Warning: {os.getloadavg()[0]:.0f} processes want the {cores} cores here: training can be ten times "
-        "as slow as it is alone. End the others, or set OMP_NUM_THREADS=1."
+        f"Warning: {load:.0f} processes want the {cores} cores of this machine, so training gets a share of them only: "
+        "end the others for full speed."
     )
 
 

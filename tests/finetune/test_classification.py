@@ -2,7 +2,6 @@
 
 import copy
 import math
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from model import BertForPreTraining
 from pretrain.batches import Batches, Position
 from pretrain.budget import Budget
 from pretrain.build import LossSums
+from pretrain.device import Precision
 from pretrain.distributed import World
 from pretrain.optimizer import Optimizer
 from pretrain.step import step
@@ -287,7 +287,7 @@ def make_run(model, objective):
         budget=Budget.parse("10steps"),
         schedule=None,
         learning_rate=1e-3,
-        precision=nullcontext,
+        precision=Precision("cpu", "fp32"),
         device=torch.device("cpu"),
         checkpoints=None,
         progress=None,
@@ -306,8 +306,8 @@ def one_step(model, encoded, tokenizer, tokens=10**9, balanced=False):
     batches.draw()
     assert tokens == 10**9 or len(batches.micro_batches()) > 1
     objective = task.objective(encoded, len(LABELS), balanced)
-    losses, norm = step(make_run(copy.deepcopy(model), objective), batches)
-    return losses["label"], norm
+    outcome = step(make_run(copy.deepcopy(model), objective), batches)
+    return outcome.losses["label"], outcome.norm
 
 
 def test_the_loss_and_its_gradient_are_those_of_transformers(encoder, classifier, small_tokenizer, tmp_path):

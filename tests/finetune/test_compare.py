@@ -135,18 +135,18 @@ with FileLock(sys.argv[1]):
 
 
 def test_the_folders_of_a_comparison_are_written_by_one_process(files, tmp_path, capsys, monkeypatch):
-    out, few, take_note, codes = tmp_path / "out", {"budget": "1steps", "seeds": 1}, loop.take_note, []
+    out, few, read, codes = tmp_path / "out", {"budget": "1steps", "seeds": 1}, loop.read, []
     command = arguments(files, out, "scratch", **few)
 
     def refusal(folder):
         return f"error: another process is writing {folder}: wait for it, or give another --out\n"
 
-    def meanwhile(run, *facts):
-        monkeypatch.setattr(loop, "take_note", take_note)
+    def meanwhile(*facts, **options):
+        monkeypatch.setattr(loop, "read", read)
         codes.append(main(arguments(files, out / "run", **few)))
-        take_note(run, *facts)
+        read(*facts, **options)
 
-    monkeypatch.setattr(loop, "take_note", meanwhile)
+    monkeypatch.setattr(loop, "read", meanwhile)
     assert main(command) == 0 and codes == [2]
     assert capsys.readouterr().err == refusal(out / "run")
     for folder in (out / "run", out):

@@ -198,15 +198,15 @@ def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
 
 
 def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path, monkeypatch):
-    out, take_note = tmp_path / "run", loop.take_note
+    out, read = tmp_path / "run", loop.read
     command = given(out, budget="20s", evaluations=1, test=None)
 
-    def interrupted(run, *facts):
-        monkeypatch.setattr(loop, "take_note", take_note)
+    def interrupted(*facts, **options):
+        monkeypatch.setattr(loop, "read", read)
         signal.raise_signal(signal.SIGTERM)
-        take_note(run, *facts)
+        read(*facts, **options)
 
-    monkeypatch.setattr(loop, "take_note", interrupted)
+    monkeypatch.setattr(loop, "read", interrupted)
     assert main(command) == 75
     (checkpoint,) = (out / "seed-1" / "checkpoints").iterdir()
     path, manifest = (checkpoint / "training_state" / name for name in ("state.json", "manifest.json"))
