@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 # Scores that are computed on at a time in float32: 2 MB, which stay in the caches of a CPU; elsewhere 64 MB, enough to
 # keep a GPU busy.
 _SCORES_AT_ONCE = {"cpu": 2**19}
-_SCORES_AT_ONCE_ELSEWHERE = 2**24
+SCORES_AT_ONCE_ON_GPU = 2**24
 # A gradient in float16 is kept so much larger: the probability of a rare word is smaller than what float16 can tell
 # from zero.
 _FLOAT16_SCALE = 2.0**10
@@ -29,7 +29,7 @@ class _CrossEntropySum(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
-        at_once = _SCORES_AT_ONCE.get(logits.device.type, _SCORES_AT_ONCE_ELSEWHERE)
+        at_once = _SCORES_AT_ONCE.get(logits.device.type, SCORES_AT_ONCE_ON_GPU)
         rows = max(1, at_once // logits.shape[1])
         ctx.scale = _FLOAT16_SCALE if logits.dtype == torch.float16 else 1.0
         for first in range(0, logits.shape[0], rows):

@@ -19,13 +19,14 @@ from data_prep.packing import Examples
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
 from data_prep.screen import say
-from model import parameter_count
+from model import BertConfig, parameter_count
 
 from .batches import Batches, ExampleStream, Position
 from .budget import Budget
 from .build import bare_run, make_data, make_model, make_objective
 from .checkpoint import num_bytes
 from .distributed import World
+from .gpu_memory import GpuMemory
 from .measured import nearest
 from .pretraining import base_config, with_batch_size
 from .progress import clock
@@ -153,6 +154,7 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
         ("arithmetic", f"{settings.precision} on {settings.device}"),
         ("time", clock(seconds)),
         ("memory", f"about {needed / 1e9:.1f} GB"),
+        ("tokens at once on a GPU", of_gpus(settings, run.model.config)),
         ("disk", f"about {(corpus.bytes + checkpoints) / 1e9:.2f} GB"),
         ("first held-out MLM loss", f"{found['mlm_loss']:.2f} (word frequencies: {found['unigram_entropy']:.2f})"),
         ("nearest run measured", str(nearest(corpus.tokens, seconds)) if settings.device == "cpu" else "none on a GPU"),
@@ -168,6 +170,12 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
     ):
         if warning:
             say(warning)
+
+
+def of_gpus(settings: PretrainSettings, config: BertConfig) -> str:
+    """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
+    precision = settings.precision if settings.device == "cuda" else "bf16"
+    return GpuMemory(config, settings.optimizer, precision).of_gpus(settings.examples.sequence_length)
 
 
 def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str | None:
