@@ -42,7 +42,7 @@ from table import Table, code, machine, parser
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from model import PRESETS, BertConfig
-from pretrain.step import step
+from pretrain.step import Outcome, step
 
 # Dense bf16 FLOPs a second by the name that the driver gives; the first that fits counts.
 PEAKS = {
@@ -154,7 +154,7 @@ class Sides:
     def _add(self, name: str) -> None:
         before, began = allocated(self.given.device), time.perf_counter()
         take = self._theirs(name) if name.startswith("transformers") else self._ours(name)
-        check_near(self.first, take(0))
+        check_near(self.first, numbers_of(take(0)))
         for number in range(1, WARM_UP):
             take(number)
         side = Side(take, time.perf_counter() - began, allocated(self.given.device) - before)
@@ -174,6 +174,11 @@ class Sides:
         peer = TransformersTraining(new_model(self.config), self.settings, compiled="compiled" in name)
         batches = [padded(drawn.parts, self.groups) for drawn in self.corpus.drawn]
         return lambda number: peer.step(batches[number])
+
+
+def numbers_of(taken: Outcome | tuple[dict, float]) -> tuple[dict, float]:
+    """Losses and gradient norm of a step of ours, for which this waits, or of the peer's."""
+    return (taken.losses, taken.norm) if isinstance(taken, Outcome) else taken
 
 
 def allocated(device: str) -> int:
