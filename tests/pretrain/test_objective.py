@@ -20,6 +20,7 @@ from pretrain.device import Arriving, Precision
 from pretrain.distributed import World
 from pretrain.errors import PretrainError
 from pretrain.loop import stop_if_asked, train
+from pretrain.muon import Muon
 from pretrain.objective import PretrainingObjective
 from pretrain.optimizer import Optimizer, Schedule
 from pretrain.progress import MetricsFile, Progress
@@ -214,6 +215,35 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
     Scarce.room = int(examples.lengths().max()) - 1
     with pytest.raises(PretrainError, match="one example of .* tokens"):
         step(run, batches)
+
+
+class ShortOfMemory(Muon):
+    """A part that has memory for its step from the call of this number on, counted from 1."""
+
+    calls, enough_from = 0, 2
+
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls < self.enough_from:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+        super().step(closure)
+
+
+def test_an_optimizer_without_memory_is_tried_once_more_and_then_the_run_ends_with_a_sentence(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    weights = {}
+    for enough_from in (1, 2, 3):
+        twin = copy.deepcopy(model)
+        run = make_run(twin, optimizer=Optimizer(twin, "muon", 1e-3, 0.01))
+        part = run.optimizer.parts[1]
+        part.__class__, part.enough_from = ShortOfMemory, enough_from
+        if enough_from == 3:
+            with pytest.raises(PretrainError, match="too small for the optimizer.*--preset"):
+                step(run, drawn(examples, maker))
+        else:
+            step(run, drawn(examples, maker))
+            weights[enough_from] = twin.state_dict()
+    assert all(torch.equal(value, weights[2][name]) for name, value in weights[1].items())
 
 
 def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, model, tmp_path):

@@ -131,6 +131,24 @@ def test_the_state_comes_back(model, kind):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+def test_a_state_that_torch_s_muon_left_in_an_old_checkpoint_is_taken_up(model):
+    names = layer_matrices(model)
+    theirs = torch.optim.Muon([model.get_parameter(name) for name in names], lr=0.01)
+    for name in names:
+        model.get_parameter(name).grad = torch.randn_like(model.get_parameter(name))
+    theirs.step()
+    old = {f"momentum_buffer/{name}": theirs.state[model.get_parameter(name)]["momentum_buffer"] for name in names}
+    optimizer = Optimizer(model, "muon", 1e-3, 0.01)
+    optimizer.load_state_tensors({name: tensor.clone() for name, tensor in old.items()})
+    found = optimizer.state_tensors()
+    assert old and all(torch.equal(found[name], tensor) for name, tensor in old.items())
+    for name in names:
+        model.get_parameter(name).grad = torch.zeros_like(model.get_parameter(name))
+    optimizer.step()
+    for name, tensor in old.items():
+        torch.testing.assert_close(optimizer.state_tensors()[name], 0.95 * tensor)
+
+
 def test_clipping_is_by_the_norm_of_all_gradients_together(model):
     parameters = list(model.parameters())
     for parameter in parameters:
