@@ -44,30 +44,28 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """Take a step with the gradients that are there."""
+        skip = self.found_inf
+        taken = 1.0 if skip is None else 1.0 - skip
         for group in self.param_groups:
             matrices = [p for p in group["params"] if p.grad is not None]
             if not matrices:
                 continue
-            gradients = [p.grad for p in matrices]
-            old = [self._momentum_of(p) for p in matrices]
-            new = torch._foreach_lerp(old, gradients, 1 - group["momentum"])
-            directions = orthogonal(torch._foreach_lerp(gradients, new, group["momentum"]), self.dtype)
-            stepped = torch._foreach_mul(matrices, 1 - group["lr"] * group["weight_decay"])
-            sizes = [-_RMS * group["lr"] * math.sqrt(max(p.shape)) for p in matrices]
-            torch._foreach_add_(stepped, torch._foreach_mul(directions, sizes))
-            self._replace([*old, *matrices], [*new, *stepped])
+            momentum, momenta = group["momentum"], [self._momentum_of(p) for p in matrices]
+            # Not a product with 0, which is not finite where the gradient is not.
+            gradients = [p.grad if skip is None else torch.where(skip > 0, 0.0, p.grad) for p in matrices]
+            torch._foreach_mul_(momenta, 1 - (1 - momentum) * taken)
+            torch._foreach_add_(momenta, gradients, alpha=1 - momentum)
+            directions = orthogonal(torch._foreach_lerp(gradients, momenta, momentum), self.dtype)
+            torch._foreach_mul_(directions, [-_RMS * group["lr"] * math.sqrt(max(p.shape)) for p in matrices])
+            torch._foreach_mul_(directions, taken)
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"] * taken)
+            torch._foreach_add_(matrices, directions)
 
     def _momentum_of(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
         return state["momentum_buffer"]
-
-    def _replace(self, old: Sequence[Tensor], new: Sequence[Tensor]) -> None:
-        if self.found_inf is not None:
-            # Not a product: what is not finite stays so times 0.
-            new = [torch.where(self.found_inf > 0, before, after) for before, after in zip(old, new, strict=True)]
-        torch._foreach_copy_(old, new)
 
 
 def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:

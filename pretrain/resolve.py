@@ -179,7 +179,7 @@ def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     threads, cores = before["threads"], default_threads()
     is_counted = before["budget"] != "auto" and Budget.parse(before["budget"]).is_counted
     if threads not in ("auto", cores) and (not is_counted or threads > cores):
-        found["threads"] = f"The run was begun with {threads} threads: it goes on with {cores}."
+        found["threads"] = f"The run was begun with --threads {threads}: it goes on with {cores}."
     return {name: sentence for name, sentence in found.items() if now[name] == "auto"}
 
 

@@ -34,11 +34,11 @@ class LoopSettings:
     batch_size: int | Literal["auto"] = "auto"
     """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
-    """Tokens computed at once, which bounds the memory. auto: 8,192 on a CPU, 65,536 on a GPU."""
+    """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
     """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: by optimizer and model size; a tenth of that with --init-from."""
+    """Peak learning rate. auto: by optimizer and model size, with --init-from a tenth of it."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     clip_norm: float = 1.0
@@ -50,11 +50,11 @@ class LoopSettings:
     dropout: float = 0.0
     """Dropout on embeddings, sublayers and attention weights."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of matrix products. auto: bf16 where the hardware computes in it, else fp16 on CUDA, else fp32."""
+    """Of matrix products. auto: bf16 where the hardware has it, else fp16 on CUDA, or fp32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
     threads: int | Literal["auto"] = "auto"
-    """CPU threads of each process. auto: OMP_NUM_THREADS, else one for each core that this process may use."""
+    """CPU threads of a process. auto: OMP_NUM_THREADS, else one for each core it may use."""
     evaluations: int = 10
     """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"

@@ -16,7 +16,7 @@ from pretrain.step import count_verdict, step
 
 
 def run_and_batches(prepared, precision="fp16", **changes):
-    given = {"preset": "tiny", "budget": "100steps", "batch_size": 16, "device": "cpu", "learning_rate": 0.005}
+    given = {"preset": "tiny", "budget": "100steps", "batch_size": 8, "device": "cpu", "learning_rate": 0.005}
     examples = ExampleSettings(sequence_length=48)
     settings = resolve(
         PretrainSettings(prepared=str(prepared.folder), precision=precision, examples=examples, **given | changes)
@@ -40,12 +40,12 @@ def test_fp16_with_overflows_learns_what_float32_learns_in_as_many_steps(prepare
         run, batches = run_and_batches(prepared, precision)
         run.model.mlm_head.bias.data.zero_()
         found = []
-        for number in range(60):
-            if precision == "fp16" and number in (10, 30):
+        for number in range(40):
+            if precision == "fp16" and number in (8, 16):
                 # No gradient fits into fp16 under these, until the scale has been halved three or four times.
                 run.loss_scale = LossScale(True, value=float(run.loss_scale.value) * 2**3)
             found.append(taken(run, batches).losses["mlm"])
-        losses[precision] = sum(found[-20:]) / 20
+        losses[precision] = sum(found[-12:]) / 12
         assert found[0] - losses[precision] > 1
     assert run.counters.overflows >= 1 and run.counters.skipped == 0
     assert losses["fp16"] == pytest.approx(losses["fp32"], abs=0.05)

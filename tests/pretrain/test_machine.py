@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,13 +65,11 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(prepared, tmp_path, ca
 
 def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    for budget, expected in (("4steps", 1), ("9s", 2)):
-        out = tmp_path / budget
-        pretrain(settings(prepared, out, 1, threads=1) if budget == "4steps" else
-                 PretrainSettings(prepared=str(prepared.folder), out=str(out), preset="tiny", budget="8s", threads=1))
-        changed = settings(prepared, out, 4) if budget == "4steps" else (
-            PretrainSettings(prepared=str(prepared.folder), out=str(out), preset="tiny", budget=budget))
-        pretrain(changed)
+    for first, then, expected in (("1steps", "3steps", 1), ("2s", "3s", 2)):
+        out = tmp_path / first
+        given = settings(prepared, out, 1)
+        pretrain(replace(given, budget=first, threads=1))
+        pretrain(replace(given, budget=then))
         assert yaml.safe_load((out / SETTINGS_FILE).read_text())["threads"] == expected
         assert torch.get_num_threads() == expected
 
