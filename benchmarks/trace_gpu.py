@@ -16,7 +16,7 @@ table says
                and the scratch memory inside kernels come on top
   computed     the same by the arithmetic of the plan that `--dry-run` prints (pretrain/gpu_memory.py)
 
-Any build of torch will do, also one for CPUs alone (tried: 2.13 for CPUs, 2.11 for CUDA without a driver).
+Any build of torch will do, also one for CPUs alone (tried: 2.13 for CPUs, 2.11 and 2.14 for CUDA without a driver).
 """
 
 import argparse

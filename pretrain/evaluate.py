@@ -21,6 +21,7 @@ from model import BertForPreTraining, PackedBatch
 
 from .batches import BatchMaker, share
 from .budget import Budget
+from .device import moved
 from .distributed import World
 from .objective import PretrainingObjective
 
@@ -41,7 +42,7 @@ def _added(scores: list[dict[str, Tensor]]) -> dict[str, float]:
     """The sums of scalars by name, in float64; the host waits for the device here alone."""
     if not scores:
         return {}
-    rows = torch.stack([torch.stack(list(row.values())) for row in scores]).tolist()
+    rows = torch.stack([torch.stack(list(row.values())) for row in scores]).cpu().tolist()
     return dict(zip(scores[0], map(sum, zip(*rows, strict=True)), strict=True))
 
 
@@ -109,7 +110,7 @@ class Evaluation:
         for batch in self.maker.micro_batches(examples[share(examples.lengths(), self.world)]):
             sums.update(self._baseline_sums(batch))
             with torch.no_grad(), self.precision():
-                scores.append(self.objective.score_sums(model, batch.to(device)))
+                scores.append(self.objective.score_sums(model, moved(batch, device)))
         sums.update(_added(scores))
         model.train(was_training)
         return self._results(dict(zip(_SUMS, self.world.sum([sums[name] for name in _SUMS]), strict=True)))

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from model import BertConfig, BertForPreTraining, PackedBatch
+from pretrain import evaluate
+from pretrain.device import moved
+from pretrain.objective import PretrainingObjective
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -48,6 +53,20 @@ def test_a_step_never_waits_for_the_gpu_and_takes_the_attention_that_it_has(rows
 def test_the_memory_that_a_plan_computes_is_about_that_of_a_traced_step(rows, arithmetic):
     traced, computed = (float(rows[arithmetic][name]) for name in ("peak, GB", "computed, GB"))
     assert computed == pytest.approx(traced, rel=0.1)
+
+
+def test_an_evaluation_waits_once_however_many_micro_batches_it_has(fake_gpu):
+    config = BertConfig.from_preset("tiny", vocab_size=64, max_position_embeddings=16)
+    ids, count = torch.zeros(16, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    batch = PackedBatch(
+        ids, ids, torch.arange(16), torch.tensor([0, 16], dtype=torch.int32), ids[:1], ids[:1], count, 16
+    )
+    with fake_gpu.fake_gpu((8, 0), bf16=True), fake_gpu.Trace() as trace, torch.no_grad():
+        model = fake_gpu.on_gpu(lambda: BertForPreTraining(config)).eval()
+        sums = [PretrainingObjective().score_sums(model, moved(batch, fake_gpu.DEVICE)) for _ in range(3)]
+        assert not trace.waits
+        evaluate._added(sums)
+    assert sum(trace.waits.values()) == 1
 
 
 @pytest.mark.parametrize(
