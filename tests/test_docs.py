@@ -1,6 +1,7 @@
 """What the documents and recipes say of the program is so."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,11 @@ def test_the_first_commands_of_the_readme_are_run_as_printed():
         if not command.startswith(("pip ", "python3 -m venv", ". .venv")):
             assert command in ci, command
     assert any("pip install" in line and "-e '.[test]'" in line for line in ci)
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_asked_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    floors = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in asked)
+    lines = (ROOT / "tests" / "lowest.txt").read_text().splitlines()
+    assert dict(line.split("==") for line in lines if not line.startswith("#")) == floors

@@ -341,10 +341,11 @@ def test_tokenizer_json_alone_is_a_complete_bert_tokenizer(
 def test_a_bert_tokenizer_of_transformers_loads_with_its_options(
     plain: WordPieceTokenizer, tmp_path: Path, strip_accents: bool | None, split_chinese: bool
 ) -> None:
-    from transformers import BertTokenizer
+    from transformers import BertTokenizerFast
 
-    vocabulary = {piece: i for i, piece in enumerate(plain.vocabulary)}
-    theirs = BertTokenizer(vocabulary, strip_accents=strip_accents, tokenize_chinese_chars=split_chinese)
+    (tmp_path / "pieces.txt").write_text("\n".join(plain.vocabulary) + "\n", encoding="utf-8")
+    options = {"strip_accents": strip_accents, "tokenize_chinese_chars": split_chinese}
+    theirs = BertTokenizerFast(str(tmp_path / "pieces.txt"), **options)
     theirs.save_pretrained(tmp_path)
     ours = WordPieceTokenizer.load(tmp_path)
     assert ours.strip_accents == (strip_accents is not False) and ours.split_chinese == split_chinese
