@@ -62,6 +62,29 @@ def tokens_at_once(device: str) -> int:
     return 65_536 if device == "cuda" else 8_192
 
 
+def tokens_a_step(device: str) -> int:
+    """Tokens of an optimizer step of a good size."""
+    return 28_000 if device == "cuda" else 7_000
+
+
+def name_of(device: str) -> str | None:
+    """What the GPU is called; None for a CPU."""
+    return {"cuda": torch.cuda.get_device_name, "mps": lambda: "Apple GPU"}.get(device, lambda: None)()
+
+
+def memory_taken(device: str) -> int | None:
+    """The most bytes that tensors have had on a GPU; None for a CPU, whose memory is that of the process."""
+    taken = {"cuda": torch.cuda.max_memory_allocated, "mps": torch.mps.driver_allocated_memory}
+    return taken[device]() if device in taken else None
+
+
+def memory_there(device: str) -> int | None:
+    """Bytes that this process may have on a GPU, those it has included; None for a CPU."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    return torch.mps.recommended_max_memory() if device == "mps" else None
+
+
 def has_foreach_kernels(device: torch.device) -> bool:
     """Whether one kernel works on a list of tensors there; asking for it elsewhere is an error."""
     return device.type in ("cpu", "cuda")

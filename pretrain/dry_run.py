@@ -25,6 +25,7 @@ from .batches import Batches, ExampleStream, Position
 from .budget import Budget
 from .build import bare_run, make_data, make_model, make_objective
 from .checkpoint import num_bytes
+from .device import memory_taken, memory_there
 from .distributed import World
 from .gpu_memory import GpuMemory
 from .measured import nearest
@@ -193,8 +194,8 @@ def needed_memory(device: str, steps: float) -> float:
 
     It has done a step of the longest examples and a full micro-batch of an evaluation, which nothing later exceeds.
     """
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+    if (taken := memory_taken(device)) is not None:
+        return taken
     unit = 1 if sys.platform == "darwin" else 1024
     kernels = _KERNELS * min(1.0, max(0.0, steps) / _STEPS_UNTIL_ALL)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU + kernels
@@ -203,8 +204,8 @@ def needed_memory(device: str, steps: float) -> float:
 def free_memory(device: str) -> int:
     """How much this process may have in all, in bytes: what it has, and what is free. All there is, where that cannot
     be told."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+    if (there := memory_there(device)) is not None:
+        return there
     page, facts = os.sysconf("SC_PAGE_SIZE"), Path("/proc/meminfo")
     if not facts.exists():
         return os.sysconf("SC_PHYS_PAGES") * page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .device import computes_in_bf16
+from .device import computes_in_bf16, name_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Machine:
     def here(cls, device: str) -> "Machine":
         """The machine of this process, as it is set up now."""
         return cls(
-            processor=torch.cuda.get_device_name() if device == "cuda" else _processor(),
+            processor=name_of(device) or _processor(),
             instructions=torch.backends.cpu.get_cpu_capability(),
             bf16=computes_in_bf16(device),
             cores=available_cores(),

@@ -14,7 +14,7 @@ from data_prep.settings import PrepSettings
 from model import PRESETS, BertConfig
 
 from .budget import Budget
-from .device import fastest_precision, find_device, is_there, pays, tokens_at_once
+from .device import fastest_precision, find_device, is_there, pays, tokens_a_step, tokens_at_once
 from .distributed import World
 from .errors import PretrainError
 from .machine import default_threads
@@ -98,8 +98,7 @@ def for_device(device: str) -> dict[str, Any]:
 
 def automatic_batch_size(device: str, example_tokens: float) -> int:
     """Examples of `example_tokens` tokens on average that make a step of a good size, a multiple of 8."""
-    tokens = 28_000 if device == "cuda" else 7_000
-    return max(8, round(tokens / example_tokens / 8) * 8)
+    return max(8, round(tokens_a_step(device) / example_tokens / 8) * 8)
 
 
 def _preset_for_cpu(budget: Budget) -> str:
