@@ -64,15 +64,15 @@ def measure(prepared, preset: str, length: int, seconds: float) -> dict:
     from data_prep.settings import ExampleSettings
     from pretrain.build import make_data, make_objective
     from pretrain.distributed import World
-    from pretrain.pretraining import with_batch_size
-    from pretrain.resolve import resolve
+    from pretrain.resolve import automatic_batch_size, resolve
     from pretrain.settings import PretrainSettings
 
     examples = ExampleSettings(sequence_length=length)
     settings = resolve(PretrainSettings(prepared=str(prepared.folder), preset=preset, examples=examples))
     objective = make_objective(settings, prepared)
     stream, maker, evaluation = make_data(settings, prepared, objective, World())
-    settings = with_batch_size(settings, evaluation)
+    mean = float(evaluation.examples.lengths().mean())
+    settings = replace(settings, batch_size=automatic_batch_size(settings.device, mean))
     row, building = one_core(stream, maker, settings.batch_size, seconds / 3)
     return row | steps(settings, prepared, objective, stream, maker, building, seconds * 2 / 3)
 

@@ -80,6 +80,7 @@ class Evaluation:
     ):
         self.prepared, self.objective, self.maker, self.world = prepared, objective, maker, world
         self.sequence_length, self.precision = sequence_length, precision
+        self._speed: float | None = None
 
     @cached_property
     def examples(self) -> Examples:
@@ -151,15 +152,22 @@ class Evaluation:
 
         For a counted budget this is arithmetic (`examples_in_budget`), for a time budget the speed is measured.
         """
-        speed = 0.0 if budget.is_counted else self._examples_per_second(model)
-        speed = self.world.first(lambda: speed)
+        speed = 0.0 if budget.is_counted else self.speed(model)
         allowed = examples_in_budget * _TRAINING_COST if budget.is_counted else budget.amount * speed
         wanted = (min(MOST_EXAMPLES_DURING, SHARE_DURING * allowed / evaluations), SHARE_FINAL * allowed)
         during, final = (min(len(self.examples), max(_LEAST_EXAMPLES, int(count))) for count in wanted)
         return EvaluationPlan(during, final, reserve=final / speed + _SAVING if speed else 0.0)
 
-    def _examples_per_second(self, model: BertForPreTraining) -> float:
-        for _ in range(2):  # the first call warms up
-            start = time.monotonic()
-            self(model, _LEAST_EXAMPLES)
-        return min(_LEAST_EXAMPLES, len(self.examples)) / (time.monotonic() - start)
+    def speed(self, model: BertForPreTraining) -> float:
+        """Examples that the main process evaluates in a second; measured once, the same in all processes."""
+        if self._speed is None:
+            for _ in range(2):  # the first call warms up
+                start = time.monotonic()
+                self(model, _LEAST_EXAMPLES)
+            mine = min(_LEAST_EXAMPLES, len(self.examples)) / (time.monotonic() - start)
+            self._speed = self.world.first(lambda: mine)
+        return self._speed
+
+    def training_speed(self, model: BertForPreTraining) -> float:
+        """About how many examples are trained on in a second."""
+        return self.speed(model) / _TRAINING_COST

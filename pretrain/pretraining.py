@@ -14,7 +14,7 @@ from data_prep.files import write_json, write_text
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.screen import say
-from model import ModelError, parameter_count
+from model import BertForPreTraining, ModelError, parameter_count
 from model.huggingface import read_config
 
 from .batches import Batches, Position
@@ -114,12 +114,14 @@ def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluati
     return budget.amount * rates[budget.unit]
 
 
-def with_batch_size(settings: PretrainSettings, evaluation: Evaluation) -> PretrainSettings:
-    """The settings with the batch size chosen by the mean length of the held-out examples."""
+def with_batch_size(settings: PretrainSettings, evaluation: Evaluation, model: BertForPreTraining) -> PretrainSettings:
+    """The settings with the batch size chosen by the mean length of the held-out examples, and for a budget of time by
+    the speed of this machine."""
     if settings.batch_size != "auto":
         return settings
-    mean = float(evaluation.examples.lengths().mean())
-    return replace(settings, batch_size=automatic_batch_size(settings.device, mean))
+    mean, budget = float(evaluation.examples.lengths().mean()), Budget.parse(settings.budget)
+    given = () if budget.is_counted else (budget.amount, evaluation.training_speed(model))
+    return replace(settings, batch_size=automatic_batch_size(settings.device, mean, *given))
 
 
 class Pretraining:
@@ -130,7 +132,7 @@ class Pretraining:
         self.prepared = open_corpus(settings, out, world)
         self.objective = make_objective(settings, self.prepared)
         self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective, world)
-        self.settings = with_batch_size(settings, self.evaluation)
+        self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
         self.trouble = Trouble(settings.evaluations)
 
@@ -147,6 +149,7 @@ class Pretraining:
             model, state = make_model(self.settings, self.prepared), {}
         freeze_unused(model, self.objective)
         model.to(self.settings.device)
+        self.settings = with_batch_size(self.settings, self.evaluation, model)
         plan = self.evaluation_plan(model, state)
         optimizer = make_optimizer(self.settings, model)
         if checkpoint:

@@ -11,9 +11,10 @@ import torch
 import yaml
 
 from data_prep.errors import UserError
+from data_prep.settings import ExampleSettings
 from pretrain.machine import Machine, available_cores, default_threads
 from pretrain.pretraining import pretrain
-from pretrain.resolve import SETTINGS_FILE
+from pretrain.resolve import SETTINGS_FILE, automatic_batch_size
 from pretrain.settings import PretrainSettings
 
 
@@ -72,6 +73,27 @@ def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prep
         pretrain(replace(given, budget=then))
         assert yaml.safe_load((out / SETTINGS_FILE).read_text())["threads"] == expected
         assert torch.get_num_threads() == expected
+
+
+def test_a_slow_machine_takes_half_as_many_examples_a_step_in_a_budget_of_time():
+    usual = automatic_batch_size("cpu", 109)
+    assert usual == 64
+    # 225 and 340 steps of the usual size fit.
+    assert automatic_batch_size("cpu", 109, seconds=100, speed=225 * 64 / 100) == 32
+    assert automatic_batch_size("cpu", 109, seconds=100, speed=340 * 64 / 100) == usual
+    assert automatic_batch_size("cpu", 800, seconds=1, speed=1) == 8
+
+
+def test_the_batch_size_of_a_slow_machine_is_chosen_once(prepared, tmp_path):
+    out = tmp_path / "out"
+    given = replace(settings(prepared, out, 1), batch_size="auto", examples=ExampleSettings(sequence_length=128))
+    pretrain(replace(given, budget="2s"))
+    counted = tmp_path / "counted"
+    pretrain(replace(given, out=str(counted), budget="1steps"))
+    sizes = [yaml.safe_load((folder / SETTINGS_FILE).read_text())["batch_size"] for folder in (out, counted)]
+    assert sizes[0] in (sizes[1], sizes[1] // 16 * 8) and sizes[1] > 32
+    pretrain(replace(given, budget="3s"))
+    assert yaml.safe_load((out / SETTINGS_FILE).read_text())["batch_size"] == sizes[0]
 
 
 def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path):
