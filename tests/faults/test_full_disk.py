@@ -43,6 +43,7 @@ def test_a_write_that_fails_at_any_byte_of_a_checkpoint_loses_nothing(job, finis
     assert not differences(out, finished)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_loses_nothing(job, finished, tmp_path):
     """On small disks of their own: too small for the first checkpoint, full inside a later one, full inside final/."""
     if not shutil.which("unshare"):

@@ -29,6 +29,7 @@ def test_killed_at_four_moments(job, finished, tmp_path):
     assert differences(out, finished) == []
 
 
+@pytest.mark.slow
 def test_killed_in_fp16_among_overflows(job, tmp_path):
     job = job.changed("--precision=fp16", "--checkpoint-every=2steps")
     start = partial(Job.fork, before=large_loss_scale)

@@ -211,6 +211,7 @@ def test_without_torchrun_the_first_process_ends_last(job, finished, tmp_path):
         assert not life.err and "holds this run, finished" in life.out
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, tmp_path):
     out = tmp_path / "out"
     seen = Seen(out, job)
@@ -232,6 +233,7 @@ def test_two_processes_fine_tune_as_one(finetune_job, tmp_path):
         np.testing.assert_allclose(a["validation"], b["validation"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_begin_again_together_where_nothing_was_learned_also_after_a_kill(finetune_job, tmp_path):
     job = finetune_job.changed("--learning-rate=1", "--seeds=1", steps=52, evaluations=1, processes=2)
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)

@@ -70,6 +70,7 @@ def test_the_script_asks_for_the_signal_where_the_test_sends_it():
     assert "--signal=TERM@" in SCRIPT and "--requeue" in SCRIPT
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_stop_is_requeued_and_a_finished_one_is_not(submit, job, finished_by_two, tmp_path):
     out = tmp_path / "runs" / "notes"
     seen = Seen(out, job)

@@ -84,6 +84,7 @@ def child(prepared, out, *options):
     return printed, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+@pytest.mark.slow
 def test_the_memory_of_the_plan_is_about_that_of_the_run(prepared, tmp_path):
     printed, _ = child(prepared, tmp_path / "out", "--budget=8steps", "--dry-run")
     planned = float(re.search(r"memory +about ([\d.]+) GB", printed)[1])

@@ -34,6 +34,7 @@ def taken(run, batches):
     return outcome
 
 
+@pytest.mark.slow
 def test_fp16_with_overflows_learns_what_float32_learns_in_as_many_steps(prepared):
     losses = {}
     for precision in ("fp32", "fp16"):
