@@ -1,6 +1,7 @@
 """The training loop. What is learned is the run's objective."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -35,7 +36,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
     unread: deque[Outcome] = deque()
-    with run.interruption.deferred(), anomalies(run):
+    with run.interruption.deferred(), anomalies(run), run.threads:
         while not run.is_over():
             if run.evaluation_is_due():
                 read(run, unread)
@@ -47,14 +48,22 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 run.save(batches.position)
             stop_if_asked(run)
             run.optimizer.set_learning_rate(run.learning_rate * run.schedule(run.amount_used()))
-            batches.draw()
-            unread.append(step(run, batches))
+            unread.append(timed_step(run, batches))
             run.counters.epochs = batches.epochs
             run.agree()
             read(run, unread, but=run.steps_behind)
         read(run, unread)
         run.save(batches.position)
         stop_if_asked(run)
+
+
+def timed_step(run: Run, batches: Batches) -> Outcome:
+    """A step on the next global batch; how long it took may change the number of threads of the next one."""
+    began, tokens = time.monotonic(), run.counters.tokens
+    batches.draw()
+    outcome = step(run, batches)
+    run.threads.took(time.monotonic() - began, run.counters.tokens - tokens)
+    return outcome
 
 
 def anomalies(run: Run) -> AbstractContextManager:

@@ -1,4 +1,4 @@
-"""The process that computes: what torch's kernels and the C library keep of its memory, and how its threads wait."""
+"""The process that computes: what torch's kernels and the C library keep of its memory."""
 
 import ctypes
 import os
@@ -16,14 +16,9 @@ def settle() -> None:
 
     glibc gives the end of its heap back to the system whenever a large tensor there is freed, and takes it again for
     the next one, page by page and zeroed. Here it keeps up to 512 MB of it. Other C libraries are left as they are.
-
-    A thread of libgomp (torch on Linux) that waits for another one spins 300,000 times before it sleeps. Where another
-    program wants a core, the two then hold each other up. Here it spins 300 times: measured in docs/performance.md.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "512")
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "300")
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)

@@ -99,7 +99,7 @@ class Progress:
             row = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
             row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
             row |= {"skipped": counters.skipped, "overflows": counters.overflows}
-            row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed)}
+            row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed), "threads": outcome.threads}
             self.metrics.write(row)
             counters.losses = {}
             self._show(row, seconds, used)

@@ -36,6 +36,7 @@ class Outcome:
     tokens: int
     """Of the run up to this step."""
     learning_rate: float
+    threads: int
     names: tuple[str, ...]
     """Of the losses."""
     arriving: Arriving
@@ -87,9 +88,15 @@ def step(run: Run, batches: Batches) -> Outcome:
     run.optimizer.zero_grad()
     counters.step += 1
     arriving = Arriving(torch.cat([losses, torch.stack([norm, sick, overflowed])]))
-    rate = run.optimizer.learning_rate
     return Outcome(
-        counters.step, batches.epochs, counters.tokens, rate, tuple(sums), arriving, batches.identification()
+        step=counters.step,
+        epochs=batches.epochs,
+        tokens=counters.tokens,
+        learning_rate=run.optimizer.learning_rate,
+        threads=torch.get_num_threads(),
+        names=tuple(sums),
+        arriving=arriving,
+        identify=batches.identification(),
     )
 
 

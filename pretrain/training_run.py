@@ -20,6 +20,7 @@ from .loss_scale import FIRST, LossScale
 from .optimizer import Optimizer, Schedule
 from .progress import Progress
 from .spikes import UsualLoss
+from .threads import Threads
 
 
 @dataclass
@@ -109,6 +110,8 @@ class Run:
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
         self.steps_behind = steps_behind(self.device)
+        is_alone_on_cpu = self.device.type == "cpu" and self.world.size == 1
+        self.threads = Threads(torch.get_num_threads(), may_change=is_alone_on_cpu and not self.budget.is_counted)
 
     def note_machine(self, facts: dict) -> None:
         """Remember the machine that the next steps are computed on."""

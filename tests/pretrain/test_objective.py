@@ -324,6 +324,25 @@ def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, m
     assert run.counters.step == len(evaluated) == len(set(evaluated)) == 5
 
 
+@pytest.mark.parametrize(
+    ("budget", "processes", "may_change"),
+    [("1m", 1, True), ("10steps", 1, False), ("2epochs", 1, False), ("1m", 2, False)],
+)
+def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(model, budget, processes, may_change):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run = make_run(model, budget=Budget.parse(budget), world=World(size=processes))
+        with run.threads:
+            for _ in range(12):
+                # So slow with two threads that another program must have a core.
+                run.threads.took(1.0 if torch.get_num_threads() == 2 else 0.1, 1_000)
+            assert torch.get_num_threads() == (1 if may_change else 2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_process_that_is_to_stop_waits_for_the_checkpoint_of_the_main_one(prepared, model, tmp_path):
     """A launcher ends all processes when the first of them has ended."""
     store = torch.distributed.HashStore()
@@ -371,7 +390,7 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
     nan = float("nan")
     for number, loss in enumerate([nan, 2.0, nan, nan], 1):
         arrived = Arriving(torch.tensor([loss, nan, 1.0, 0.0]))
-        progress.step(counters, Outcome(number, 0.0, 0, 0.1, ("mlm",), arrived, list), 1.0, 0.1)
+        progress.step(counters, Outcome(number, 0.0, 0, 0.1, 1, ("mlm",), arrived, list), 1.0, 0.1)
     progress.close()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in open(tmp_path / "metrics.jsonl")]
     assert [row.get("mlm_loss") for row in rows] == [2.0, None]

@@ -1,7 +1,6 @@
-"""What the process keeps of its memory, and how its threads wait."""
+"""What the process keeps of its memory."""
 
 import ctypes
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,15 +42,3 @@ def test_freed_tensors_are_used_again_until_their_memory_is_given_back():
     kept, given_back = map(float, done.stdout.split())
     assert kept < 0.02
     assert given_back > 0.5
-
-
-@pytest.mark.parametrize(("given", "expected"), [
-    ({}, "300"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None"),
-])  # fmt: skip
-def test_threads_that_wait_sleep_soon_unless_the_environment_says_otherwise(given, expected):
-    program = "import pretrain, os, sys; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
-    bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    command, root = [sys.executable, "-c", program], Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=bare | given, capture_output=True, text=True, check=True)
-    # libgomp reads it when it is loaded, which torch does.
-    assert done.stdout.split() == [expected, "False"]

@@ -1,0 +1,110 @@
+"""How many threads compute a step: in a budget of time as many as are fastest beside whatever else runs.
+
+The threads of an operation wait for each other. Where another program has one of their cores, two threads do a fraction
+of what one does alone; where none has, they do up to twice as much (measured: docs/performance.md). Sums over other
+numbers of threads differ in their last bits, so budgets that are counted, which can be repeated to the bit, keep them.
+"""
+
+from collections.abc import Callable
+from itertools import cycle
+from types import TracebackType
+from typing import Self
+
+import torch
+
+# A rate means something after a second and two steps.
+_SECONDS, _STEPS = 1.0, 2
+# Seconds until the first trial, and at most; and how many times as long as a trial the pause after it is, at least.
+_SOONEST, _LATEST, _PAUSES = 5.0, 120.0, 20
+# By what factor another number must be faster; at what share of the rate it is given up at once; and what share of the
+# usual rate is so little that another number is tried at once.
+_BETTER, _HOPELESS, _SLOW = 1.1, 0.5, 0.7
+
+
+class Window:
+    """Steps in a row, and their rate.
+
+    Args:
+        skipped: so many steps at its beginning do not count, as kernels are compiled for a new number of threads.
+    """
+
+    def __init__(self, skipped: int = 0):
+        self.lasted, self.seconds, self.tokens, self.steps = 0.0, 0.0, 0, -skipped
+        """`lasted`: seconds of all steps; the others are of those that count."""
+
+    def add(self, seconds: float, tokens: int) -> None:
+        self.lasted += seconds
+        self.steps += 1
+        if self.steps > 0:
+            self.seconds += seconds
+            self.tokens += tokens
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its rate means something."""
+        return self.seconds >= _SECONDS and self.steps >= _STEPS
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / max(1e-9, self.seconds)
+
+
+class Threads:
+    """The number of threads, while steps are taken: now and then another number is tried for a second.
+
+    As a context: at its end there are as many as at first.
+
+    Args:
+        most: threads at first, and at most.
+        may_change: False: they stay as they are.
+        use: what sets the number of threads.
+    """
+
+    def __init__(self, most: int, may_change: bool = True, use: Callable[[int], None] = torch.set_num_threads):
+        self.most, self.may_change, self._use = most, may_change and most > 1, use
+        self._choose(most, usual=0.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.may_change:
+            self._use(self.most)
+
+    def took(self, seconds: float, tokens: int) -> None:
+        """Record a step; the next one may be computed by another number of threads."""
+        if not self.may_change:
+            return
+        self._window.add(seconds, tokens)
+        if self._tried is None:
+            self._waited(seconds)
+        elif self._window.is_long and self._window.rate > _BETTER * self._rate:
+            self._choose(self._tried, self._window.rate)
+        elif self._window.is_long or tokens < _HOPELESS * self._rate * seconds:
+            self._use(self.number)
+            self._pause = max(min(_LATEST, 2 * self._pause), _PAUSES * self._window.lasted)
+            # A rate that has fallen with any number of threads is the usual one from here on.
+            self._wait(self._rate)
+
+    def _waited(self, seconds: float) -> None:
+        """Another step of the number that is the fastest so far."""
+        self._since += seconds
+        if self._window.is_long:
+            self._rate, self._window = self._window.rate, Window()
+            self._usual = max(self._usual, self._rate)
+            if self._since >= self._pause or self._rate < _SLOW * self._usual:
+                self._tried, self._window = next(self._others), Window(skipped=1)
+                self._use(self._tried)
+
+    def _choose(self, number: int, usual: float) -> None:
+        """Go on with this number, which is in use."""
+        self.number, self._pause = number, _SOONEST
+        near = {number - 1, number * 3 // 4, number // 2, number + 1, number * 2}
+        self._others = cycle(sorted(other for other in near if 1 <= other <= self.most and other != number))
+        self._wait(usual)
+
+    def _wait(self, usual: float) -> None:
+        """Until the next trial; `usual` is the rate to expect."""
+        self._tried: int | None = None
+        self._window, self._since, self._usual, self._rate = Window(), 0.0, usual, usual
