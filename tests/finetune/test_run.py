@@ -135,14 +135,18 @@ def test_the_best_evaluation_on_validation_texts_is_what_is_kept(finished):
 
 
 def test_the_best_evaluation_is_kept_where_a_later_one_is_worse(given, tmp_path):
-    # So large a rate late in the run undoes what was learned.
-    assert main(given(tmp_path / "run", metric="loss", learning_rate=0.3, budget="4epochs", warmup=0.9)) == 0
-    folder = tmp_path / "run" / "seed-1"
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    losses = {row["step"]: row["validation"]["loss"] for row in rows if "validation" in row}
-    found = results_of(folder)
-    assert found["best_step"] == min(losses, key=losses.get) < max(losses)
-    assert found["validation"]["loss"] == pytest.approx(losses[found["best_step"]], rel=1e-5)
+    # So large a rate late in the run undoes what was learned; with some seeds and versions of torch it does not.
+    options = {"metric": "loss", "learning_rate": 0.3, "budget": "4epochs", "warmup": 0.9, "seeds": 3}
+    assert main(given(tmp_path / "run", **options)) == 0
+    is_earlier = []
+    for folder in sorted((tmp_path / "run").glob("seed-*")):
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses = {row["step"]: row["validation"]["loss"] for row in rows if "validation" in row}
+        found = results_of(folder)
+        assert found["best_step"] == min(losses, key=losses.get)
+        assert found["validation"]["loss"] == pytest.approx(losses[found["best_step"]], rel=1e-5)
+        is_earlier.append(found["best_step"] < max(losses))
+    assert any(is_earlier)
 
 
 def test_the_test_texts_decide_nothing(finished, given, tmp_path):
