@@ -80,7 +80,7 @@ class FinetuneSettings(LoopSettings):
     """Read the rows, do a few steps, print three examples and the plan, and stop."""
     budget: str = "auto"
     """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until 600 steps are
-    done, but at most 10epochs)."""
+    done, but at most 30epochs)."""
     batch_size: int = 32
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -91,7 +91,8 @@ class FinetuneSettings(LoopSettings):
     dropout: float = 0.1
     """Dropout on embeddings, sublayers, attention weights and head."""
     evaluations: int | Literal["auto"] = "auto"
-    """Evaluations on the validation texts, evenly over the budget. auto: one an epoch, or 5 for other budgets."""
+    """Evaluations on the validation texts, evenly over the budget. auto: one an epoch, but at most 10; 5 for other
+    budgets."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints stay, besides the best, until the seed is finished."""
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from data_prep import builtin
 from finetune.dataset import read_dataset
 from finetune.predict import main as predict
-from finetune.resolve import with_budget
+from finetune.resolve import learning_rate, with_budget
 from finetune.run import main
 from finetune.settings import FinetuneSettings
 
@@ -23,7 +23,7 @@ def arguments(model, train, out, **options):
     given = {"model": model, "train": train, "out": out, "budget": "6epochs", "batch_size": 8, "learning_rate": 0.003}
     given |= {"precision": "fp32", "device": "cpu", "log_every": 2} | options
     if given["budget"].endswith("steps"):
-        # The first of a few steps has the learning rate 0: what it leaves must not be the best.
+        # The first of a few steps hardly changes anything: what it leaves must not be the best.
         given |= {"evaluations": 1}
     return [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
@@ -276,11 +276,20 @@ def test_built_in_texts_are_split_three_ways(monkeypatch):
     assert all(0.05 * total < len(parts[name]) < 0.15 * total for name in ("validation", "test"))
 
 
-@pytest.mark.parametrize(("texts", "epochs"), [(14_778, 3), (6_400, 3), (4_910, 4), (2_000, 10), (450, 10), (3, 10)])
-def test_a_small_set_is_learned_for_more_epochs(texts, epochs):
-    """600 steps of 32 texts, from 3 to 10 epochs, with an evaluation each."""
+@pytest.mark.parametrize(
+    ("texts", "epochs", "evaluations"),
+    [(14_778, 3, 3), (6_400, 3, 3), (4_910, 4, 4), (2_000, 10, 10), (900, 21, 10), (450, 30, 10), (3, 30, 10)],
+)
+def test_a_small_set_is_learned_for_more_epochs(texts, epochs, evaluations):
+    """600 steps of 32 texts, from 3 to 30 epochs, with an evaluation each, but at most 10."""
     found = with_budget(FinetuneSettings(), texts)
-    assert (found.budget, found.evaluations) == (f"{epochs}epochs", epochs)
+    assert (found.budget, found.evaluations) == (f"{epochs}epochs", evaluations)
+
+
+@pytest.mark.parametrize(("width", "rate"), [(128, 6e-4), (256, 2.3e-4), (512, 8.8e-5), (768, 5e-5), (1024, 3.4e-5)])
+def test_the_learning_rate_falls_with_the_width(width, rate):
+    assert learning_rate("adamw", width) == rate
+    assert learning_rate("muon", width) == pytest.approx(1.5 * rate, rel=0.03)
 
 
 def test_what_was_asked_is_not_changed_by_the_number_of_texts():
