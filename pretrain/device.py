@@ -54,7 +54,9 @@ def fastest_precision(device: str) -> str:
 
 def pays(precision: str, device: str) -> bool:
     """Whether the device computes in this precision at least as fast as in fp32."""
-    return precision == "fp32" or (precision == "fp16" and device != "cpu") or computes_in_bf16(device)
+    if precision == "fp16":
+        return device != "cpu"
+    return precision == "fp32" or computes_in_bf16(device)
 
 
 def tokens_at_once(device: str) -> int:

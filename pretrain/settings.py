@@ -54,8 +54,7 @@ class LoopSettings:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
     threads: int | Literal["auto"] = "auto"
-    """CPU threads of a process. auto: OMP_NUM_THREADS, else one for each core it may use. In a budget of time fewer
-    compute while that is faster, as beside another program."""
+    """Most CPU threads of a process. auto: OMP_NUM_THREADS, else one a core."""
     evaluations: int = 10
     """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"

@@ -14,6 +14,7 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
+from pretrain.budget import Budget
 from pretrain.build import LossSums
 from pretrain.device import Precision
 from pretrain.distributed import World, joined
@@ -80,11 +81,11 @@ def one_step(model: BertForPreTraining, objective: PretrainingObjective, batches
     """The loop's own gradients of the first global batch; nothing is learned from them."""
     loss_sums = world.parallel(LossSums(model, objective))
     unused = dict.fromkeys(
-        ("optimizer", "budget", "schedule", "learning_rate", "checkpoints", "progress", "clip_norm", "evaluations",
+        ("optimizer", "schedule", "learning_rate", "checkpoints", "progress", "clip_norm", "evaluations",
          "judge", "checkpoint_every")
     )  # fmt: skip
     run = Run(model=model, loss_sums=loss_sums, counts=objective.counts, seed=1, counters=Counters(), world=world,
-              precision=Precision("cpu", "fp32"), device=torch.device("cpu"), **unused)  # fmt: skip
+              budget=Budget.parse("1steps"), precision=Precision("cpu", "fp32"), device=torch.device("cpu"), **unused)  # fmt: skip
     batches.draw()
     micro_batches = batches.micro_batches()
     totals = add_counts(run, micro_batches, batches.num_tokens)
