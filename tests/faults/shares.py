@@ -85,7 +85,8 @@ def one_step(model: BertForPreTraining, objective: PretrainingObjective, batches
          "judge", "checkpoint_every")
     )  # fmt: skip
     run = Run(model=model, loss_sums=loss_sums, counts=objective.counts, seed=1, counters=Counters(), world=world,
-              budget=Budget.parse("1steps"), precision=Precision("cpu", "fp32"), device=torch.device("cpu"), **unused)  # fmt: skip
+              budget=Budget.parse("1steps"), precision=Precision("cpu", "fp32"), device=torch.device("cpu"),
+              **unused)  # fmt: skip
     batches.draw()
     micro_batches = batches.micro_batches()
     totals = add_counts(run, micro_batches, batches.num_tokens)
