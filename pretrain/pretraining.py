@@ -50,6 +50,9 @@ from .trouble import Trouble, busy, too_large
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
             "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
 
+DRAWN_EVERY = 10.0
+"""Seconds at least between two pictures of the curves, each of which takes half a second; the last is always drawn."""
+
 
 def pretrain(settings: PretrainSettings) -> Path:
     """Run, or go on with, a pretraining; returns its output folder.
@@ -135,6 +138,7 @@ class Pretraining:
         self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
         self.trouble = Trouble(settings.evaluations)
+        self.drawn = time.monotonic()
 
     def run(self) -> None:
         if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest)):
@@ -230,9 +234,14 @@ class Pretraining:
         return Progress(metrics, self.settings.log_every, summary, self._after_evaluation)
 
     def _after_evaluation(self, rows: list[dict]) -> None:
-        draw_curves(rows, self.out / "curves.png")
+        if time.monotonic() - self.drawn >= DRAWN_EVERY:
+            self._draw(rows)
         for sentence in self.trouble.found(rows):
             say(sentence)
+
+    def _draw(self, rows: list[dict]) -> None:
+        draw_curves(rows, self.out / "curves.png")
+        self.drawn = time.monotonic()
 
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""
@@ -269,6 +278,7 @@ class Pretraining:
             "budget": self.settings.budget,
             "prepared": self.prepared.digest,
         }
+        self._draw(run.progress.metrics.rows())
         card = model_card(run.model.config, self.prepared.manifest, results, self.settings)
         with whole_folder(self.out / "final", num_bytes(run.model.parameters())) as folder:
             save_model_folder(run.model, self.prepared.tokenizer, folder, card)

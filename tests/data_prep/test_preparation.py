@@ -175,7 +175,10 @@ def test_nothing_is_written_outside_the_folder(corpus, tmp_path, monkeypatch):
     ("name", "document", "line", "characters"),
     [
         ("nsmc-ko/validation.jsonl.gz", "A document is a row", "A line is a", "가힣"),
-        ("english-novels-a/train.txt.gz", "A document is a block between", "A line is a paragraph", "àÿ"),
+        pytest.param(
+            "english-novels-a/train.txt.gz", "A document is a block between", "A line is a paragraph", "àÿ",
+            marks=pytest.mark.slow,
+        ),  # fmt: skip
     ],
 )
 def test_real_corpora_keep_their_letters_and_name_their_rules(name, document, line, characters, tmp_path):

@@ -11,7 +11,7 @@ import sklearn.metrics as reference
 
 from finetune.metrics import METRICS, combined, confusion, per_class, scores, spread
 
-CASES = 3000
+CASES = 1000
 
 
 def random_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +73,7 @@ def test_scores_equal_a_count_by_hand_and_print_no_warning():
         assert tuple(found) == METRICS and all(type(value) is float for value in found.values())
         assert found == pytest.approx(counted(gold.tolist(), probabilities.tolist()), abs=1e-9), seed
         degenerate += len(set(gold.tolist())) == 1
-    assert degenerate > 300
+    assert degenerate > 100
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
