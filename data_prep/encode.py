@@ -4,10 +4,12 @@ Blocks (about 2 MB of text) are the unit of work and of resuming. They are cut b
 workers, so the ids come out the same for any number of processes.
 """
 
+import hashlib
 import multiprocessing
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -36,15 +38,20 @@ class Block:
     words: int
     bytes: int
 
-    def save(self, path: Path) -> None:
-        """Write the file, then the seal beside it."""
+    def save(self, path: Path, made_of: str) -> None:
+        """Write the file, then the seal beside it, which says what the block was made of."""
         np.savez(path, **asdict(self))
-        write_sealed(path.with_suffix(".json"), file_facts(path.parent, [path.name]))
+        seal = {"made_of": made_of, "files": file_facts(path.parent, [path.name])}
+        write_sealed(path.with_suffix(".json"), seal)
 
     @staticmethod
-    def check(path: Path) -> None:
-        """Raise Damaged for a file that is not, byte for byte, what `save` wrote."""
-        check_files(path.parent, read_sealed(path.with_suffix(".json")))
+    def check(path: Path) -> str:
+        """What a block was made of. Raises Damaged for a file that is not, byte for byte, what `save` wrote."""
+        seal = read_sealed(path.with_suffix(".json"))
+        if seal.keys() != {"made_of", "files"}:
+            raise Damaged(f"{path} was written by another version")
+        check_files(path.parent, seal["files"])
+        return seal["made_of"]
 
     @classmethod
     def load(cls, path: Path) -> "Block":
@@ -109,13 +116,22 @@ class BlockStore:
     def path(self, part: str, number: int) -> Path:
         return self.folder / f"{part}-{number:05d}.npz"
 
-    def holds(self, path: Path) -> bool:
-        """Whether a block is there, whole."""
+    def holds(self, path: Path, made_of: str) -> bool:
+        """Whether a block is there, whole, and made of this."""
         try:
-            Block.check(path)
+            return Block.check(path) == made_of
         except Damaged:
             return False
-        return True
+
+    def remove_after(self, part: str, count: int) -> None:
+        """Remove what an earlier preparation, of more text, has beyond the first `count` blocks of a part."""
+        for path in (*self.folder.glob(f"{part}-*.npz"), *self.folder.glob(f"{part}-*.json")):
+            if int(path.stem.rpartition("-")[2]) >= count:
+                path.unlink()
+
+    def parts(self) -> set[str]:
+        """The names of the parts that have blocks here."""
+        return {path.stem.rpartition("-")[0] for path in self.folder.glob("*-*")}
 
     def blocks(self, part: str) -> Iterator[Block]:
         """The blocks of a part, in order. Raises Damaged for one that is not as it was written."""
@@ -130,6 +146,7 @@ def encode(
     store: BlockStore,
     submit: Callable[[str, list[list[str]]], "Future[Block]"],
     in_flight: int,
+    made_of: Callable[[str, list[list[str]]], str],
 ) -> int:
     """Encode blocks and keep each in the store; blocks that are there, whole, are not encoded again.
 
@@ -137,6 +154,7 @@ def encode(
         blocks: as `cut_blocks` gives them.
         submit: hands a block, given after the name of its part, to an executor.
         in_flight: how many blocks may be under way at once (bounds the memory).
+        made_of: a digest of all that decides what becomes of a block (see `digester`).
 
     Returns:
         How many blocks were found done.
@@ -145,7 +163,7 @@ def encode(
         UserError: a worker process ended.
     """
     try:
-        return _encode(blocks, store, submit, in_flight)
+        return _encode(blocks, store, submit, in_flight, made_of)
     except BrokenExecutor as error:
         raise UserError(
             "a worker process ended while it encoded (killed, or out of memory): give the same command again to go on, "
@@ -153,26 +171,44 @@ def encode(
         ) from error
 
 
-def _encode(blocks, store: BlockStore, submit, in_flight: int) -> int:
-    waiting: list[tuple[Path, Future[Block]]] = []
-    numbers: dict[str, int] = {}
+def _encode(blocks, store: BlockStore, submit, in_flight: int, made_of) -> int:
+    waiting: list[tuple[Path, str, Future[Block]]] = []
+    counts: Counter[str] = Counter()
     found = 0
     for part, block in blocks:
-        number = numbers[part] = numbers.get(part, -1) + 1
-        path = store.path(part, number)
-        if store.holds(path):
+        path, digest = store.path(part, counts[part]), made_of(part, block)
+        counts[part] += 1
+        if store.holds(path, digest):
             found += 1
             continue
         if len(waiting) >= in_flight:
             _keep(*waiting.pop(0))
-        waiting.append((path, submit(part, block)))
-    for path, future in waiting:
-        _keep(path, future)
+        waiting.append((path, digest, submit(part, block)))
+    for each in waiting:
+        _keep(*each)
+    for part in store.parts():
+        store.remove_after(part, counts[part])
     return found
 
 
-def _keep(path: Path, future: "Future[Block]") -> None:
-    future.result().save(path)
+def _keep(path: Path, made_of: str, future: "Future[Block]") -> None:
+    future.result().save(path, made_of)
+
+
+def digester(
+    tokenizer: WordPieceTokenizer, line_rules: Mapping[str, str], language: str
+) -> Callable[[str, list[list[str]]], str]:
+    """`made_of` for `encode`: a digest of a block's text and of all that `submitter` encodes it with."""
+    rules = {part: f"{tokenizer.digest()} {rule} {language}" for part, rule in line_rules.items()}
+
+    def made_of(part: str, block: list[list[str]]) -> str:
+        state = hashlib.blake2b(rules[part].encode(), digest_size=16)
+        for lines in block:
+            # No line holds a line feed, and none is empty.
+            state.update(("\n".join(lines) + "\n\n").encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
+
+    return made_of
 
 
 def process_pool(workers: int) -> ProcessPoolExecutor:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from joblib import cpu_count
 from . import command_line
 from .assembly import PARTS, assemble
 from .corpus import Corpus, Document
-from .encode import cut_blocks, encode, process_pool, submitter
+from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .files import file_digest, write_json, write_text
 from .memory import give_back
@@ -82,10 +82,9 @@ def prepare(
     except Timeout as error:
         raise PrepError(f"{out} is being written by another process: wait for it, or give another --out") from error
     except PrepError:
-        # Refused input leaves nothing behind.
-        job.work.remove()
-        if created:
-            shutil.rmtree(out, ignore_errors=True)
+        job.clear_away()
+        if created and not any(out.iterdir()):
+            out.rmdir()
         raise
     except Damaged as error:
         raise PrepError(f"{error}: give the same command again, it will be made anew") from error
@@ -210,6 +209,13 @@ class Preparation:
         )
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
 
+    def clear_away(self) -> None:
+        """Remove what was begun for nothing; a finished vocabulary or block stays, for the next run to use."""
+        if self.work.holds_finished_work():
+            return
+        self.work.remove()
+        (self.out / ".lock").unlink(missing_ok=True)
+
     def note(self, sentence: str) -> None:
         """Say a sentence and keep it, with the time, for the log."""
         say(sentence)
@@ -220,7 +226,10 @@ class Preparation:
             self.note("Going on with an interrupted preparation.")
             return
         if self.work.exists():
-            self.note("An interrupted preparation of other text or settings, or a damaged one, is replaced.")
+            self.note(
+                "An interrupted preparation of other text or settings, or a damaged one, is replaced; what it finished "
+                "of the same text and settings is used."
+            )
             # What it may have written beside its work folder must not get among ours.
             for name in _FOLDERS:
                 shutil.rmtree(self.out / name, ignore_errors=True)
@@ -296,7 +305,9 @@ class Preparation:
     def _tokenizer(self, documents: Split) -> WordPieceTokenizer:
         if self.given_tokenizer and not self.prep.extend_vocab:
             return self.given_tokenizer
-        return self.work.tokenizer(lambda: self._make_tokenizer(documents), self.examples.sequence_length)
+        made_of = {name: value for name, value in self.identity.items() if name != "static_masks"}
+        train = partial(self._make_tokenizer, documents)
+        return self.work.tokenizer(train, self.examples.sequence_length, made_of)
 
     def _make_tokenizer(self, documents: Split) -> WordPieceTokenizer:
         def taught_by() -> Iterator[Document]:
@@ -327,8 +338,9 @@ class Preparation:
         executor = executor or process_pool(workers)
         try:
             rules = {"train": self.corpus.rules.line, "validation": (self.validation_corpus or self.corpus).rules.line}
-            submit = submitter(executor, tokenizer, rules, self.prep.language)
-            found = encode(cut_blocks(kept), self.work.blocks, submit, in_flight=2 * workers)
+            with_what = (tokenizer, rules, self.prep.language)
+            submit = submitter(executor, *with_what)
+            found = encode(cut_blocks(kept), self.work.blocks, submit, 2 * workers, digester(*with_what))
         finally:
             if own:
                 executor.shutdown(cancel_futures=True)

@@ -69,6 +69,8 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
                     meter.position = raw.tell()
                 _check_unchanged(source, os.fstat(raw.fileno()))
                 yield chunk
+            # A file that was cut short ends early.
+            _check_unchanged(source, os.fstat(raw.fileno()))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PrepError(
             f"{source.name} is cut off or damaged ({error}); copy it or compress it again."

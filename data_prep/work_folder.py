@@ -5,8 +5,9 @@
     tokenizer/, .json   the vocabulary, and its seal
     blocks/             encoded text, a file and its seal a block
 
-A seal is written after what it seals. So whatever was cut short, by a kill, a power cut or a full disk, or is damaged
-since, is known and made again.
+A seal is written after what it seals, and says what that was made of. So whatever was cut short, by a kill, a power cut
+or a full disk, or is damaged since, is known and made again; and what was made of the same text and settings is used
+again, also where other text has changed.
 """
 
 import shutil
@@ -28,10 +29,13 @@ class WorkFolder:
         return self.path.exists()
 
     def begin(self, identity: dict) -> None:
-        """Start empty."""
-        self.remove()
-        self.path.mkdir(parents=True)
+        """What is made from now on is of these settings and this text."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write_sealed(self.path / "identity.json", identity)
+
+    def holds_finished_work(self) -> bool:
+        """Whether there is a vocabulary or a block that was finished."""
+        return (self.path / "tokenizer.json").exists() or any((self.path / "blocks").glob("*.json"))
 
     def belongs_to(self, identity: dict) -> bool:
         """Whether what is here was made for the same text and settings."""
@@ -48,15 +52,22 @@ class WorkFolder:
     def blocks(self) -> BlockStore:
         return BlockStore(self.path / "blocks")
 
-    def tokenizer(self, train: Callable[[], WordPieceTokenizer], model_max_length: int) -> WordPieceTokenizer:
-        """The tokenizer that is here whole, or else the one that `train` gives."""
-        folder, seal = self.path / "tokenizer", self.path / "tokenizer.json"
+    def tokenizer(
+        self, train: Callable[[], WordPieceTokenizer], model_max_length: int, made_of: dict
+    ) -> WordPieceTokenizer:
+        """The tokenizer that is here whole and made of this, or else the one that `train` gives."""
+        folder, path = self.path / "tokenizer", self.path / "tokenizer.json"
         try:
-            check_files(folder, read_sealed(seal))
+            seal = read_sealed(path)
+            if seal.get("made_of") != made_of:
+                raise Damaged(f"{path} is of other text or settings")
+            check_files(folder, seal["files"])
         except Damaged:
+            path.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             train().save(folder, model_max_length)
-            write_sealed(seal, file_facts(folder, sorted(path.name for path in folder.iterdir())))
+            files = file_facts(folder, sorted(path.name for path in folder.iterdir()))
+            write_sealed(path, {"made_of": made_of, "files": files})
         return WordPieceTokenizer.load(folder)
 
     def remove(self) -> None:

@@ -17,12 +17,14 @@ from data_prep.encode import (
     Block,
     BlockStore,
     cut_blocks,
+    digester,
     encode,
     encode_block,
     id_dtype,
     submitter,
 )
 from data_prep.sealed import Damaged
+from data_prep.wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 400
 INVISIBLE = "\u200b"
@@ -50,7 +52,9 @@ def as_lists(block: Block) -> dict:
 
 def run(store: BlockStore, executor: Executor, tokenizer, documents, in_flight: int = 4) -> int:
     blocks = cut_blocks(documents, BLOCK_BYTES)
-    return encode(blocks, store, submitter(executor, tokenizer, RULES, "en"), in_flight)
+    return encode(
+        blocks, store, submitter(executor, tokenizer, RULES, "en"), in_flight, digester(tokenizer, RULES, "en")
+    )
 
 
 def contents(store: BlockStore) -> dict[str, list[dict]]:
@@ -129,12 +133,43 @@ def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_token
             submitted.append((part, block))
             return submit(part, block)
 
-        found = encode(cut_blocks(documents, BLOCK_BYTES), store, counted, 4)
+        made_of = digester(small_tokenizer, RULES, "en")
+        found = encode(cut_blocks(documents, BLOCK_BYTES), store, counted, 4, made_of)
     assert total > 8
     assert found == total - 1
     blocks = [block for part, block in cut_blocks(documents, BLOCK_BYTES) if part == "train"]
     assert submitted == [("train", blocks[3])]
     assert contents(store) == contents(one_worker)
+
+
+@pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language"])
+def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer):
+    """Two lines are not one, and two documents of a line are not one of two."""
+    given, block = [small_tokenizer, {"train": "sentence"}, "en"], [["heart rate", "was stable"], ["the heart"]]
+    before = digester(*given)("train", block)
+    if changed == "tokenizer":
+        given[0] = WordPieceTokenizer([*small_tokenizer.vocabulary, "stab"], lowercase=True, strip_accents=False)
+    given[1] = {"train": "paragraph"} if changed == "rule" else given[1]
+    given[2] = "de" if changed == "language" else "en"
+    others = {"text": [["heart rate", "was stale"], ["the heart"]], "line": [["heart rate was stable"], ["the heart"]],
+              "document": [["heart rate"], ["was stable", "the heart"]]}  # fmt: skip
+    assert digester(*given)("train", others.get(changed, block)) != before
+
+
+def test_blocks_beyond_the_last_are_those_of_more_text_and_go(tmp_path, small_tokenizer, documents):
+    store = BlockStore(tmp_path / "blocks")
+    with ThreadPoolExecutor(1) as executor:
+        run(store, executor, small_tokenizer, documents)
+        # As many of both parts.
+        fewer = documents[:60]
+        assert run(store, executor, small_tokenizer, fewer) > 2
+        expected = BlockStore(tmp_path / "expected")
+        run(expected, executor, small_tokenizer, fewer)
+    assert contents(store) == contents(expected)
+    only_training = [(part, document) for part, document in fewer if part == "train"]
+    with ThreadPoolExecutor(1) as executor:
+        run(store, executor, small_tokenizer, only_training)
+    assert not contents(store)["validation"]
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -156,7 +191,7 @@ def test_no_more_blocks_are_under_way_than_allowed(tmp_path, small_tokenizer, do
             return encode_block(small_tokenizer, self.block, "sentence", "en")
 
     store = BlockStore(tmp_path / "blocks")
-    encode(cut_blocks(documents, BLOCK_BYTES), store, Later, in_flight)
+    encode(cut_blocks(documents, BLOCK_BYTES), store, Later, in_flight, lambda part, block: part)
     assert most == in_flight
     assert under_way == 0
 
@@ -165,12 +200,18 @@ def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small
     store = BlockStore(tmp_path / "blocks")
     with ThreadPoolExecutor(1) as executor:
         submit = submitter(executor, small_tokenizer, RULES, "en")
-        bad = [*cut_blocks(documents, BLOCK_BYTES)][:3] + [("train", [[None]])]
-        with pytest.raises(TypeError):
-            encode(bad, store, submit, in_flight=1)
+        made_of = digester(small_tokenizer, RULES, "en")
+        submit_bad = submitter(executor, None, RULES, "en")
+        good = [*cut_blocks(documents, BLOCK_BYTES)][:3]
+
+        def fails_after_three(part, block):
+            return submit(part, block) if (part, block) in good else submit_bad(part, block)
+
+        with pytest.raises(AttributeError):
+            encode(cut_blocks(documents, BLOCK_BYTES), store, fails_after_three, 1, made_of)
         done = sorted(path.name for path in store.folder.glob("*.npz"))
         assert done == ["train-00000.npz", "train-00001.npz", "train-00002.npz"]
-        assert encode([*cut_blocks(documents, BLOCK_BYTES)], store, submit, in_flight=1) == 3
+        assert encode([*cut_blocks(documents, BLOCK_BYTES)], store, submit, 1, made_of) == 3
 
 
 def test_a_block_counts_words_bytes_and_sentences(small_tokenizer):
@@ -206,7 +247,7 @@ def test_the_size_of_the_tokenizers_batches_does_not_show(small_tokenizer, docum
 def test_a_block_without_tokens_is_empty(small_tokenizer, tmp_path, lines):
     block = encode_block(small_tokenizer, lines, "sentence", "en")
     assert [len(block.ids), len(block.sentence_lengths), len(block.document_sentences)] == [0, 0, 0]
-    block.save(tmp_path / "empty.npz")
+    block.save(tmp_path / "empty.npz", "nothing")
     assert as_lists(Block.load(tmp_path / "empty.npz")) == as_lists(block)
 
 
@@ -242,8 +283,9 @@ def small_block(*ids: int) -> Block:
 
 def test_a_saved_block_comes_back_whole(tmp_path):
     block = small_block(65_535, 0, 7)
-    small_block(1).save(tmp_path / "block.npz")
-    block.save(tmp_path / "block.npz")
+    small_block(1).save(tmp_path / "block.npz", "one")
+    block.save(tmp_path / "block.npz", "three")
+    assert Block.check(tmp_path / "block.npz") == "three"
     loaded = Block.load(tmp_path / "block.npz")
     assert as_lists(loaded) == as_lists(block)
     assert loaded.ids.dtype == np.uint16
@@ -255,8 +297,8 @@ def test_a_saved_block_comes_back_whole(tmp_path):
 def test_a_damaged_block_is_not_taken_for_a_whole_one(tmp_path_factory, data):
     store = BlockStore(tmp_path_factory.mktemp("blocks"))
     path = store.path("train", 0)
-    small_block(9, 8).save(path)
-    assert store.holds(path)
+    small_block(9, 8).save(path, "text")
+    assert store.holds(path, "text") and not store.holds(path, "other text")
     damaged = data.draw(st.sampled_from([path, path.with_suffix(".json")]))
     content = bytearray(damaged.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
@@ -265,7 +307,7 @@ def test_a_damaged_block_is_not_taken_for_a_whole_one(tmp_path_factory, data):
     else:
         content[place] ^= 1 << data.draw(st.integers(0, 7))
     damaged.write_bytes(content)
-    assert not store.holds(path)
+    assert not store.holds(path, "text")
     with pytest.raises(Damaged) as error:
         list(store.blocks("train"))
     assert str(damaged) in str(error.value)

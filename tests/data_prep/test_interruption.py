@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.encode import BlockStore, cut_blocks
+from data_prep.encode import Block, BlockStore, cut_blocks
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST
@@ -238,9 +238,69 @@ def test_a_worker_that_is_killed_is_one_sentence_and_the_same_command_goes_on(co
     blocks = BlockStore(out / ".work" / "blocks")
     done = sorted(blocks.folder.glob("*.npz"))
     # Two are under way at most when it is killed.
-    assert len(done) in (3, 4, 5) and all(map(blocks.holds, done))
+    assert len(done) in (3, 4, 5) and all(map(Block.check, done))
     prepared_again(corpus, out)
     assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("change", ["touched", "cut short for a while"])
+def test_a_file_that_changes_under_way_costs_no_finished_block(change, corpus, tmp_path, undisturbed, capsys):
+    source, out = tmp_path / "corpus.txt", tmp_path / "out"
+    shutil.copy2(corpus, source)
+
+    def disturbed(documents):
+        for number, block in enumerate(cut_blocks(documents, BLOCK_BYTES)):
+            yield block
+            if number == 8:
+                os.utime(source, ns=(1, 1)) if change == "touched" else os.truncate(source, 9)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data_prep.readers._CHUNK", 10_000)
+        patch.setattr("data_prep.preparation.cut_blocks", disturbed)
+        assert main([f"--corpus={source}", *OPTIONS, f"--out={out}"]) == 2
+    assert "has changed" in capsys.readouterr().err
+    shutil.copy(corpus, source)
+    done = len(list((out / ".work" / "blocks").glob("*.json")))
+    assert done >= 7
+    prepared_again(source, out)
+    said = capsys.readouterr().out
+    assert f"{done} blocks were encoded before" in said and "Trained a vocabulary" not in said
+    assert contents(out) == undisturbed
+
+
+def test_blocks_of_unchanged_text_are_used_where_a_file_was_added(corpus, tmp_path, small_tokenizer, capsys):
+    """With a given vocabulary and a validation corpus of its own nothing of the other files depends on it."""
+    small_tokenizer.save(tmp_path / "bert", 48)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    shutil.copy(corpus, texts / "a.txt")
+    (tmp_path / "held.txt").write_text("the heart rate .\nit was stable .\n\nthe rate was low .\nit was a heart .\n")
+    settings = PrepSettings(
+        corpus=(str(texts),), validation_corpus=(str(tmp_path / "held.txt"),), tokenizer=str(tmp_path / "bert"),
+        document="blank-line", workers=1,
+    )  # fmt: skip
+
+    def ended(documents):
+        for number, block in enumerate(cut_blocks(documents, BLOCK_BYTES)):
+            if number == 9:
+                raise PrepError("ended")
+            yield block
+
+    def prepared(out, cut):
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as executor:
+            patch.setattr("data_prep.preparation.cut_blocks", cut)
+            return prepare(settings, EXAMPLES, out, executor=executor)
+
+    with pytest.raises(PrepError, match="ended"):
+        prepared(tmp_path / "out", ended)
+    done = len(list((tmp_path / "out" / ".work" / "blocks").glob("*.json")))
+    assert done >= 7
+    (texts / "b.txt").write_text("a new heart .\nit was new .\n")
+    capsys.readouterr()
+    prepared(tmp_path / "out", lambda documents: cut_blocks(documents, BLOCK_BYTES))
+    assert f"{done} blocks were encoded before" in capsys.readouterr().out
+    prepared(tmp_path / "fresh", lambda documents: cut_blocks(documents, BLOCK_BYTES))
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
 def killed_at(wait, corpus, folder):
