@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from . import builtin
+from .bad_rows import BadRows
 from .corpus_rules import CorpusRules, RuleFinder, blocks_of
 from .errors import PrepError
 from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
@@ -40,11 +41,12 @@ class Corpus:
         line: "auto", "sentence", "paragraph" or "wrapped" (cut at a margin: joined up to the next blank line).
         language: of the text, for the sentence splitter.
         show_text: whether messages may show what could be text, such as the names of columns.
+        skip_bad_rows: leave out rows that hold no text or cannot be read, however many (see `BadRows`).
 
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
         rules: CorpusRules. total_bytes: bytes on disk, 0 if not known.
-        empty_documents: documents without text that the last pass left out.
+        empty_documents: documents without text that the last pass left out. bad_rows: BadRows of the last pass.
 
     Raises:
         PrepError: at once for what names, settings and a sample show, during `documents()` for what only a
@@ -63,6 +65,7 @@ class Corpus:
         line: str = "auto",
         language: str = "en",
         show_text: bool = True,
+        skip_bad_rows: bool = False,
     ):
         check_encoding(encoding)
         check_language(language)
@@ -76,9 +79,10 @@ class Corpus:
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.total_bytes = sum(sizes) if len(on_disk) == len(sizes) else 0
         self.empty_documents = 0
+        self.bad_rows = BadRows(skip_bad_rows)
         self._meter = Meter()
         self._finder = RuleFinder(
-            self._sources, encoding, text_column, group_column, document, line, language, show_text
+            self._sources, encoding, text_column, group_column, document, line, language, show_text, skip_bad_rows
         )
         self.rules: CorpusRules = self._finder.find()
 
@@ -98,8 +102,9 @@ class Corpus:
         """One pass over all documents that have text, in constant memory beside the document at hand."""
         self._meter = meter = Meter()
         self.empty_documents = 0
+        self.bad_rows = bad_rows = BadRows(self.bad_rows.skip)
         for source in self._sources:
-            for document in self._read(source, meter):
+            for document in self._read(source, meter, bad_rows):
                 if document.lines:
                     yield document
                 else:
@@ -112,40 +117,47 @@ class Corpus:
         for source in self._sources:
             state.update(json.dumps([source.name, source.format]).encode())
             if source.format in ("hub", "builtin"):
-                for document in self._read(source, Meter()):
+                for document in self._read(source, Meter(), BadRows(self.bad_rows.skip)):
                     state.update(json.dumps([document.lines, document.group]).encode())
             else:
                 for chunk in byte_chunks(source, Meter(), decompress=False):
                     state.update(chunk)
         return state.hexdigest()
 
-    def _read(self, source: Source, meter: Meter) -> Iterator[Document]:
+    def _read(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         if source.format == "builtin":
             for name, text in builtin.documents():
                 yield Document(clean_lines(text, is_wrapped="texts" in self.rules.wrapped), name, None)
         elif source.has_rows:
-            yield from self._row_documents(source, meter)
+            yield from self._row_documents(source, meter, bad_rows)
         else:
             yield from _text_documents(source, self.encoding, self.rules, meter)
 
-    def _row_documents(self, source: Source, meter: Meter) -> Iterator[Document]:
+    def _row_documents(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         column, group_column = self.rules.text_column, self._finder.group_column
         wanted = [name for name in (column, group_column) if name]
         missing = set(wanted)
-        for place, row in rows(source, self.encoding, meter, wanted):
+        for place, row in rows(source, self.encoding, meter, wanted, bad_rows.unusable):
             if missing:
                 missing -= row.keys()
             text = row.get(column)
-            text = "" if text is None else text
-            if not isinstance(text, str):
-                raise PrepError(
-                    f'{source.name}:{place} has {kind_of(text)} in the column "{column}", which is not text; '
-                    "pass --text-column with the column that holds the text."
-                )
-            lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
-            yield Document(lines, f"{source.name}:{place}", group_of(row, group_column))
+            if text is None:
+                bad_rows.without_text(source.name, place, column)
+            elif not isinstance(text, str):
+                problem = f'has {kind_of(text)} in the column "{column}", which is not text'
+                remedy = "pass --text-column with the column that holds the text"
+                bad_rows.unusable(source.name, place, problem, remedy)
+            else:
+                bad_rows.good(source.name)
+                lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
+                yield Document(lines, f"{source.name}:{place}", group_of(row, group_column))
+        self._require(source, column, missing)
+        bad_rows.finish(source.name)
+
+    def _require(self, source: Source, column: str, missing: set[str]) -> None:
+        """Raises PrepError where no row of a source has a column that is asked for."""
         if missing:
-            for _, row in islice(rows(source, self.encoding, Meter()), 1):
+            for _, row in islice(self._finder.rows(source), 1):
                 self._finder.require_columns(source, column, list(row))
 
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from .errors import PrepError
-from .readers import Meter, rows, text_blocks
+from .readers import Meter, Rows, refuse, rows, text_blocks
 from .sentences import END_MARKS, split
 from .sources import Source, listing
 from .values import column_names, whole_characters
@@ -71,6 +71,7 @@ class RuleFinder:
         language: of the text, for the sentence splitter.
         show_text: whether messages may show what could be text. If not, a text column that has no usual name has to be
             named by a person.
+        skip_bad_rows: pass over rows that cannot be read.
 
     Raises:
         PrepError: a setting has nothing to act on, or a column is not there.
@@ -84,6 +85,7 @@ class RuleFinder:
     line: str
     language: str
     show_text: bool = True
+    skip_bad_rows: bool = False
 
     def __post_init__(self):
         for option, value, known in (("document", self.document, DOCUMENTS), ("line", self.line, LINES)):
@@ -106,10 +108,19 @@ class RuleFinder:
                     f"{option} {name} has nothing to act on: {self._sources_shown} has no columns; leave it "
                     "out, or give .jsonl, .csv, .tsv or .parquet files."
                 )
+        if self.skip_bad_rows and not with_rows:
+            raise PrepError(
+                f"--skip-bad-rows has nothing to act on: {self._sources_shown} has no rows; leave it out."
+            )
         if self.document != "auto" and not any(source.format == "txt" for source in self.sources):
             raise PrepError(
                 f"--document {self.document} is for .txt files and {self._sources_shown} is none; leave it out."
             )
+
+    def rows(self, source: Source) -> Rows:
+        """The rows of a source, for a look at its beginning."""
+        unusable = (lambda *facts: None) if self.skip_bad_rows else refuse
+        return rows(source, self.encoding, Meter(), unusable=unusable)
 
     def find(self) -> CorpusRules:
         """Read the beginning of some sources and decide."""
@@ -163,7 +174,7 @@ class RuleFinder:
         text_column = self.text_column
         sources = _spread(sources, _SAMPLED_FILES)
         for source in sources:
-            found = [row for _, row in islice(rows(source, self.encoding, Meter()), _SAMPLED_ROWS)]
+            found = [row for _, row in islice(self.rows(source), _SAMPLED_ROWS)]
             columns = list(dict.fromkeys(name for row in found for name in row))
             if not columns:
                 continue

@@ -43,6 +43,8 @@ _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
 _FOLDERS = (*PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
 _FILES = ("unigram_counts.npy", "prep_report.json", "prep_report.md")
+# Settings that came later, and what was done before there were these.
+_LATER = {"show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False}
 # No space, the quota is used up.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -150,6 +152,7 @@ class Preparation:
             line=prep.line,
             language=prep.language,
             show_text=prep.show_text == "yes",
+            skip_bad_rows=prep.skip_bad_rows,
         )
 
     @cached_property
@@ -159,7 +162,7 @@ class Preparation:
         for name in ("corpus", "exclude", "validation_corpus", "workers", "tokenizer"):
             del settings[name]
         # What was prepared before there were these options is the same.
-        for name, default in (("show_text", "yes"), ("min_documents", 1), ("extend_vocab", 0)):
+        for name, default in _LATER.items():
             if settings[name] == default:
                 del settings[name]
         if self.given_tokenizer:
@@ -352,6 +355,7 @@ class Preparation:
             "documents": len(documents.role),
             "duplicates": documents.num_duplicates,
             "empty_documents": self.corpus.empty_documents,
+            **self.corpus.bad_rows.numbers(),
             "bytes": documents.bytes,
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),

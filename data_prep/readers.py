@@ -8,7 +8,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from encodings.aliases import aliases
 from itertools import chain
@@ -147,40 +147,81 @@ def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
         yield last
 
 
+Rows = Iterator[tuple[int, dict[str, Any]]]
+Unusable = Callable[[str, int, str, str], None]
+"""Gets the name of a file, the place of a row that cannot be read, what is wrong with it, and what to do."""
+
+
+def refuse(name: str, place: int, problem: str, remedy: str) -> None:
+    """Raises PrepError."""
+    raise PrepError(f"{name}:{place} {problem}; {remedy}.")
+
+
 def rows(
-    source: Source, encoding: str, meter: Meter, columns: list[str] | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    source: Source, encoding: str, meter: Meter, columns: list[str] | None = None, unusable: Unusable = refuse
+) -> Rows:
     """(place, row) for every row; the place is a line in a text file, else the row's number from 1.
 
-    `columns` are all that will be asked for (None: all); formats stored by column read no others.
+    Args:
+        columns: all that will be asked for (None: all); formats stored by column read no others.
+        unusable: called for a row that cannot be read; where it returns, the row is left out.
+
+    Raises:
+        PrepError: the file cannot be read, or two of its columns have the same name.
     """
     if source.format == "jsonl":
-        return _json_rows(source, encoding, meter)
+        return _json_rows(source, encoding, meter, unusable)
     if source.format == "parquet":
         return _parquet_rows(source, meter, columns)
     if source.format == "hub":
         return enumerate(_hub_rows(source), 1)
-    return _delimited_rows(source, encoding, meter)
+    return _delimited_rows(source, encoding, meter, unusable)
 
 
-def _json_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tuple[int, dict[str, Any]]]:
+class _Twice(ValueError):
+    """A name that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _Twice(_repeated([name for name, _ in pairs]))
+    return found
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """The first name that comes a second time, "" for none; a column without a name is not asked for."""
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            return name
+        seen.add(name)
+    return ""
+
+
+def _of_one_name(place: str, name: str) -> PrepError:
+    return PrepError(f"{place} has two columns of the same name ({listing([name])}): rename one.")
+
+
+def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
+    decode = json.JSONDecoder(object_pairs_hook=_object).decode
     for number, line in enumerate(text_lines(source, encoding, meter), 1):
         if not line or line.isspace():
             continue
         try:
-            row = json.loads(line)
+            row = decode(line)
+        except _Twice as error:
+            raise _of_one_name(f"{source.name}:{number}", str(error)) from None
         except (ValueError, RecursionError) as error:
-            raise PrepError(
-                f"{source.name}:{number} is not valid JSON ({error}); every line has to be one object."
-            ) from None
+            unusable(source.name, number, f"is not valid JSON ({error})", "every line has to be one object")
+            continue
         if not isinstance(row, dict):
-            raise PrepError(
-                f'{source.name}:{number} is not a JSON object; every line has to look like {{"text": "..."}}.'
-            )
+            unusable(source.name, number, "is not a JSON object", 'every line has to look like {"text": "..."}')
+            continue
         yield number, row
 
 
-def _delimited_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tuple[int, dict[str, Any]]]:
+def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
     """.csv with quotes, with commas or semicolons; .tsv as registered (IANA), where a quote is a letter."""
     lines = text_lines(source, encoding, meter)
     first = next(lines, "")
@@ -198,14 +239,14 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter) -> Iterator[tup
                 f"{source.name}:1 holds texts where the names of columns should be: "
                 "put a line of names at the top, such as id,text,label."
             )
+        if name := _repeated(header):
+            raise _of_one_name(f"{source.name}:1", name)
         place = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
-                raise PrepError(
-                    f"{source.name}:{place} has {len(fields)} fields where the first line has {len(header)}: "
-                    f"{_FIELD_REMEDY[source.format]}."
-                )
-            if fields:
+                problem = f"has {len(fields)} fields where the first line has {len(header)}"
+                unusable(source.name, place, problem, _FIELD_REMEDY[source.format])
+            elif fields:
                 yield place, dict(zip(header, fields, strict=True))
             place = reader.line_num + 1
     except csv.Error as error:
@@ -220,9 +261,7 @@ _FIELD_REMEDY = {
 }
 
 
-def _parquet_rows(
-    source: Source, meter: Meter, columns: list[str] | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Rows:
     import pyarrow
     from pyarrow import parquet
 
@@ -230,6 +269,8 @@ def _parquet_rows(
     try:
         _check_unchanged(source, os.stat(source.path))
         with parquet.ParquetFile(source.path) as file:
+            if name := _repeated(file.schema_arrow.names):
+                raise _of_one_name(source.name, name)
             for batch in file.iter_batches(batch_size=64, columns=columns):
                 for row in batch.to_pylist():
                     number += 1

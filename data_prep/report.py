@@ -136,6 +136,11 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
 def _about_text(corpus: dict) -> list[str]:
     """Warnings about what the text holds that is no language."""
     checks, found = corpus["checks"], []
+    if corpus["bad_rows"] > 0.01 * corpus["rows"]:
+        found.append(
+            f"{corpus['bad_rows']:,} of {corpus['rows']:,} rows hold no text or cannot be read, and were left out (the "
+            f"first: {corpus['bad_rows_listed'][0]}); the report lists them."
+        )
     column, without = corpus["settings"]["group_column"], checks["documents_without_group"]
     if column and without:
         found.append(
@@ -210,6 +215,7 @@ def markdown(facts: dict) -> str:
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),
         ("documents without text", f"{corpus['empty_documents']:,}"),
+        ("rows without text, or not to be read", f"{corpus['bad_rows']:,} of {corpus['rows']:,}"),
         ("files left out, of other formats", f"{corpus['ignored_files']:,}"),
         ("control characters dropped", f"{checks['control_characters']:,}"),
         ("unreadable characters (U+FFFD)", f"{checks['unreadable_characters']:,}"),
@@ -231,6 +237,10 @@ def markdown(facts: dict) -> str:
     lines += ["## Lengths of the examples", "", "| tokens | examples |", "|---|---|"]
     lines += [f"| {bounds} | {number:,} |" for bounds, number in pairs["length_histogram"].items()]
     lines += ["", "## Warnings", "", *(f"- {warning}" for warning in facts["warnings"] or ["none"]), ""]
+    if corpus["bad_rows"]:
+        listed = corpus["bad_rows_listed"]
+        lines += [f"## The first {len(listed)} of {corpus['bad_rows']:,} rows left out", ""]
+        lines += [*(f"- {row}" for row in listed), ""]
     lines += ["## The first examples", ""] if facts["examples"] else []
     for number, example in enumerate(facts["examples"], 1):
         lines += [f"{number}. {example['next_sentence']}", "", "   ```text", f"   {example['input']}", "   ```", ""]

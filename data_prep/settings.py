@@ -14,7 +14,7 @@ class PrepSettings:
 
     groups: ClassVar = {
         "text": ("corpus", "exclude", "validation_corpus", "document", "line", "language", "encoding", "text_column",
-                 "group_column", "show_text", "workers"),
+                 "group_column", "skip_bad_rows", "show_text", "workers"),
         "vocabulary": ("vocab_size", "min_documents", "lowercase", "strip_accents", "tokenizer", "extend_vocab"),
     }  # fmt: skip
 
@@ -36,14 +36,16 @@ class PrepSettings:
     """Column of the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
     group_column: str | None = None
     """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
+    skip_bad_rows: bool = False
+    """Leave out and list rows that cannot be read or hold no text, however many they are."""
     tokenizer: str | None = None
     """Use this tokenizer (a folder, or a vocab.txt) and train none."""
     extend_vocab: int = 0
-    """Entries to add to --tokenizer, or to that of --init-from: those that shorten the text most."""
+    """Entries to add to --tokenizer (or --init-from): those that shorten the text most."""
     vocab_size: int | Literal["auto"] = "auto"
-    """A multiple of 64. auto: 8,192 entries under 20 MB of text, 16,384 under 200 MB, else 30,528."""
+    """A multiple of 64. auto: 8,192 under 20 MB of text, 16,384 under 200 MB, else 30,528."""
     min_documents: int = 1
-    """Documents (or groups of --group-column) that an entry must occur in; rarer names are spelled in pieces."""
+    """Documents (or groups) that an entry must occur in; rarer names are spelled in pieces."""
     lowercase: bool = True
     """Lower-case the text."""
     strip_accents: bool = False

@@ -38,13 +38,13 @@ class LoopSettings:
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
     """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: by optimizer and model size, with --init-from a tenth of it."""
+    """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     clip_norm: float = 1.0
     """Largest norm of the gradient, over all parameters together."""
     schedule: Literal["linear", "cosine", "warmup-stable-decay"] = "linear"
-    """How the learning rate falls after the warm-up; always to 0 at the end of the budget."""
+    """How the rate falls to 0 after the warm-up."""
     warmup: float = 0.1
     """Share of the budget over which the learning rate rises."""
     dropout: float = 0.0
@@ -66,7 +66,7 @@ class LoopSettings:
     detect_anomaly: bool = False
     """Stop at the first number that is not finite, naming the module that computed it; slower."""
     resume: Literal["auto", "never"] = "auto"
-    """auto: go on with a run of the same settings found in --out; never: refuse a used folder."""
+    """auto: go on with the same run where --out holds it; never: refuse a used folder."""
 
     def __post_init__(self):
         if self.budget != "auto":

@@ -313,7 +313,7 @@ def test_a_file_without_permission_is_named(tmp_path):
         (
             "a.csv",
             'text,id\n"a\nb",1\nc,d,2\n',
-            r"^a\.csv:4 has 3 fields where the first line has 2: .*quotes",
+            r"^a\.csv:4 has 3 fields where the first line has 2; .*quotes",
         ),
         ("a.csv", 'text,id\na,1\n"b,2\nc,3\n', r"^a\.csv:3 is not valid csv .*unclosed quote"),
         ("a.tsv", "text\tid\na\t1\nb\n", r"^a\.tsv:3 has 1 fields where the first line has 2"),

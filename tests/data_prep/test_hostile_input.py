@@ -48,6 +48,8 @@ class Case:
     """Of the report: a name in `corpus` or `corpus.checks`, and its value."""
     said: tuple[str, ...] = ()
     """In the warnings or the rules."""
+    unsaid: tuple[str, ...] = ()
+    """Not in them."""
     refused: tuple[str, ...] = ()
     """In the one sentence of a refusal."""
 
@@ -76,6 +78,11 @@ def rows(*values: object) -> Callable[[Path], None]:
 
 def table(**columns: list) -> Callable[[Path], None]:
     return lambda folder: parquet.write_table(pyarrow.table(columns), folder / "rows.parquet")
+
+
+def two_columns(folder: Path) -> None:
+    columns = [pyarrow.array([article(n) for n in range(12)])] * 2
+    parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "text"]), folder / "rows.parquet")
 
 
 def links(folder: Path) -> None:
@@ -176,8 +183,54 @@ CASES = {
         text(CUT, "notes.txt.gz"), refused=("notes.txt.gz is cut off or damaged", "compress it again")
     ),
     "parquet with nulls": Case(
-        table(text=[article(n) for n in range(12)] + [None], id=[1] * 13), numbers={"empty_documents": 1}
+        table(text=[article(n) for n in range(12)] + [None], id=[1] * 13),
+        numbers={"empty_documents": 0, "bad_rows": 1, "rows": 13},
+        said=("1 of 13 rows hold no text", "rows.parquet:13 has nothing in the column"),
     ),
+    "one null among two hundred rows": Case(
+        table(text=[article(n) for n in range(200)] + [None]),
+        numbers={"bad_rows": 1, "rows": 201},
+        unsaid=("hold no text",),
+    ),
+    "most rows without the column": Case(
+        rows(*[{"body": "x"}] * 13),
+        refused=("rows.jsonl: 13 of its 25 rows hold no text", "rows.jsonl:13 has nothing", "--skip-bad-rows"),
+    ),
+    "most rows without the column, skipped": Case(
+        rows(*[{"body": "x"}] * 13, {"text": None}),
+        {"skip_bad_rows": True},
+        {"bad_rows": 14, "rows": 26, "documents": 12},
+        ("14 of 26 rows hold no text",),
+    ),
+    "half of the rows without the column": Case(
+        rows(*[{"body": "x"}] * 12), numbers={"bad_rows": 12, "documents": 12}, said=("12 of 24 rows",)
+    ),
+    "rows that cannot be read, skipped": Case(
+        rows('{"text": "a', '["text"]', {"text": 5}, {"text": [1]}, "", {"text": ""}),
+        {"skip_bad_rows": True},
+        {"bad_rows": 4, "rows": 17, "empty_documents": 1, "documents": 12},
+        ("rows.jsonl:13 is not valid JSON",),
+    ),
+    "csv with too few fields, skipped": Case(
+        text("id,text\n" + "".join(f'{n},"{article(n)}"\n' for n in range(12)) + "13\n", "rows.csv"),
+        {"skip_bad_rows": True},
+        {"bad_rows": 1, "rows": 13},
+        ("has 1 fields where the first line has 2",),
+    ),
+    "bad rows of plain text": Case(
+        text(articles()), {"skip_bad_rows": True}, refused=("--skip-bad-rows has nothing to act on",)
+    ),
+    "csv with two columns of one name": Case(
+        text("text,id,text\n" + "".join(f'a,{n},"{article(n)}"\n' for n in range(12)), "rows.csv"),
+        refused=("rows.csv:1 has two columns of the same name (text)", "rename one"),
+    ),
+    "csv with two columns without a name": Case(
+        text("text,,\n" + "".join(f'"{article(n)}",{n},\n' for n in range(12)), "rows.csv"), numbers={"documents": 12}
+    ),
+    "jsonl with a name twice": Case(
+        rows('{"text": "a b", "text": "c d"}'), refused=("rows.jsonl:13 has two columns of the same name (text)",)
+    ),
+    "parquet with two columns of one name": Case(two_columns, refused=("rows.parquet has two columns of the same",)),
     "parquet with nested columns": Case(
         table(text=[{"body": article(n)} for n in range(12)]),
         refused=("rows.parquet has no column of text among text",),
@@ -270,7 +323,7 @@ def test_bad_input_is_counted_or_refused(name, tmp_path, capsys):
     facts = report["corpus"] | report["corpus"]["checks"]
     assert {name: facts[name] for name in case.numbers} == case.numbers
     said = "\n".join([capsys.readouterr().out, *report["warnings"]])
-    assert all(words in said for words in case.said), said
+    assert all(words in said for words in case.said) and not any(words in said for words in case.unsaid), said
     assert int(sum(shard.ids.size for shard in found.train)) == report["train"]["tokens"] > 0
 
 

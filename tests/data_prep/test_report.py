@@ -7,6 +7,8 @@ from data_prep.text_checks import TextChecks
 
 SOUND = {
     "corpus": {
+        "rows": 0,
+        "bad_rows": 0,
         "documents": 100,
         "duplicates": 0,
         "checks": TextChecks().numbers(),
@@ -41,6 +43,7 @@ def test_sound_text_is_left_alone():
                 checks=SOUND["corpus"]["checks"] | {"documents_without_group": 7}),
         "7 of the 100 documents have no patient",
     ),
+    (changed("corpus", rows=100, bad_rows=2, bad_rows_listed=["a.csv:3 has 1 field"]), "2 of 100 rows hold no text"),
     (checked(read_twice=1), "In 1 places"),
     (checked(unreadable_characters=7), "7 characters are U+FFFD"),
     (checked(latin_controls=7), "--encoding cp1252"),
@@ -60,6 +63,7 @@ def test_a_vocabulary_that_was_given_is_extended_not_enlarged():
 
 
 def test_little_trouble_is_not_said():
+    assert warnings(changed("corpus", rows=100, bad_rows=1, bad_rows_listed=["a.csv:3 has 1 field"]), False) == []
     assert warnings(checked(documents_with_tags=9), False) == []
     assert warnings(checked(repeated_lines=3, share_of_repeated_lines=0.005), False) == []
 
