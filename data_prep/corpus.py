@@ -13,7 +13,7 @@ from .errors import PrepError
 from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
-from .values import group_of, kind_of, whole_characters
+from .values import group_of, kind_of, whole_characters, words_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Corpus:
 
 def clean_lines(text: str, is_wrapped: bool) -> list[str]:
     """The non-empty lines of a text, without white space at their ends; wrapped ones are joined."""
-    text = whole_characters(text).replace("\r\n", "\n").replace("\r", "\n")
+    text = words_apart(whole_characters(text)).replace("\r\n", "\n").replace("\r", "\n")
     return _joined([line.strip() for line in text.split("\n")], is_wrapped)
 
 
@@ -177,7 +177,7 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
 def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Meter) -> Iterator[Document]:
     start, lines, is_wrapped = 1, [], "texts" in rules.wrapped
     for number, line in enumerate(text_lines(source, encoding, meter), 1):
-        line = line.strip()
+        line = words_apart(line).strip()
         if line and not lines:
             start = number
         if line or lines:

@@ -9,6 +9,7 @@ from .masking import MaskingRules, mask
 from .packing import Examples, pack
 from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
 from .prepared import Shard
+from .text_checks import LONG_RUN
 from .unigram import log_unigram
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
@@ -97,11 +98,13 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
             "have one sentence only, or come from a document that outweighs the others. Their words are learned all "
             "the same; if sentences were cut wrongly, see --document and --line."
         )
-    if text["unk_rate"] > 0.001:
+    # Words that are too long have a warning of their own.
+    unknown = text["unk_rate"] - corpus["checks"]["long_words"] / max(1, facts["train"]["tokens"])
+    if unknown > 0.001:
         remedy = "a larger --vocab-size covers more characters"
         if is_vocabulary_given:
             remedy = "the vocabulary lacks characters of this text: --extend-vocab adds frequent ones"
-        found.append(f"{text['unk_rate']:.2%} of the tokens are [UNK]: {remedy}.")
+        found.append(f"{unknown:.2%} of the tokens are [UNK]: {remedy}.")
     if corpus["duplicates"] > 0.1 * corpus["documents"]:
         share = corpus["duplicates"] / corpus["documents"]
         found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: look for near ones too.")
@@ -163,6 +166,27 @@ def _about_text(corpus: dict) -> list[str]:
             "was read as Latin-1 (--encoding cp1252 reads it rightly), or UTF-8 was (leave --encoding out); convert "
             "text again that was saved so."
         )
+    if checks["private_characters"]:
+        found.append(
+            f"{checks['private_characters']:,} characters are of private use (letters or bullets of one font): the "
+            "tokenizer drops them; put the letters in their place that they stand for."
+        )
+    if checks["joiners"] > 0.001 * checks["bytes"]:
+        found.append(
+            f"{checks['joiners']:,} characters join or part letters without a space (U+200C, U+200D, as in Persian): "
+            "the tokenizer drops them, and what they part becomes one word; put a space where a word ends."
+        )
+    if checks["share_of_long_words"] > 0.001:
+        found.append(
+            f"{checks['long_words']:,} words have more than 100 characters and make "
+            f"{checks['share_of_long_words']:.1%} of the text; BERT reads each as one [UNK], and learns nothing of it. "
+            "Take out or cut sequences, base64, and lines that lost their spaces."
+        )
+    if checks["share_of_long_runs"] > 0.01:
+        found.append(
+            f"{checks['share_of_long_runs']:.0%} of the text stands in runs of {LONG_RUN} characters and more without "
+            "a space (base64, hashes, sequences), which are learned as words: take them out."
+        )
     if checks["documents_with_tags"] > 0.1 * corpus["documents"]:
         share = checks["documents_with_tags"] / corpus["documents"]
         found.append(f"{share:.0%} of the documents hold HTML or XML tags, which are learned as words: take them out.")
@@ -220,6 +244,10 @@ def markdown(facts: dict) -> str:
         ("control characters dropped", f"{checks['control_characters']:,}"),
         ("unreadable characters (U+FFFD)", f"{checks['unreadable_characters']:,}"),
         ('names of special tokens, as text ("[MASK]")', f"{checks['special_tokens_as_text']:,}"),
+        ("joiners dropped (U+200C, U+200D)", f"{checks['joiners']:,}"),
+        ("characters of private use dropped", f"{checks['private_characters']:,}"),
+        ("words of more than 100 characters, each one [UNK]", f"{checks['long_words']:,}"),
+        ("characters in them", f"{checks['long_word_characters']:,}"),
         ("documents with HTML or XML tags", f"{checks['documents_with_tags']:,}"),
         ("lines in more than half of the documents", f"{checks['repeated_lines']:,}"),
         *((f"{name}, {part}", f"{facts[part][name]:,}") for part in ("train", "validation") for name in facts[part]),

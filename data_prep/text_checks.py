@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from .long_words import long_words, runs
 from .wordpiece import SPECIAL_TOKENS
 
 # As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
@@ -13,7 +14,18 @@ _REPLACEMENT = "\ufffd".encode()
 _READ_TWICE = ("Ã".encode() + b"\xc2", "â€".encode())
 _TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNORECASE)
 # Thai, Lao, Burmese, Khmer: written without spaces, and not split by the tokenizer (Chinese and Japanese are).
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+# Few words have so many letters.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{20,}")
+# Dropped by the tokenizer. In Persian and many Indian scripts they decide how two letters are written.
+_JOINERS = ("\u200c".encode(), "\u200d".encode())
+# Of private use, as UTF-8: letters and bullets that one font alone can show.
+_PRIVATE = re.compile(
+    rb"\xee[\x80-\xbf]{2}|\xef[\x80-\xa3][\x80-\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+)
+_PRIVATE_LEADS = (b"\xee", b"\xef", b"\xf3", b"\xf4")
+# Characters of ASCII without a space. Few words of a language are so long; base64, hashes and sequences are.
+LONG_RUN = 40
+_LINKS = (b"://", b"www.", b"@")
 
 # Lines are compared between documents at the beginning of a corpus only, which bounds the memory.
 _COMPARED_DOCUMENTS, _COMPARED_LINES, _COMPARED_CHARACTERS = 2_000, 200_000, 8_000_000
@@ -27,13 +39,18 @@ class TextChecks:
     Attributes:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
-        text), documents_with_tags (HTML, XML), documents_without_group.
+        text), documents_with_tags (HTML, XML), documents_without_group, joiners (U+200C, U+200D), private_characters,
+        long_words (of more than 100 characters) and long_word_characters (in them), run_characters (in runs of 40
+        characters and more without a space, links and long words left out), bytes (of text).
     """
 
     def __init__(self):
         self.documents = self.documents_without_group = 0
         self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
+        self.joiners = self.private_characters = 0
+        self.long_words = self.long_word_characters = self.run_characters = self.bytes = 0
+        self._long_word_bytes = 0
         self._compared = self._characters = self._without_spaces = 0
         self._documents_of_line: Counter[str] = Counter()
         self._times_of_line: Counter[str] = Counter()
@@ -49,13 +66,28 @@ class TextChecks:
         if b"[" in text:
             self.special_tokens += sum(text.count(token.encode()) for token in SPECIAL_TOKENS)
         self.documents_with_tags += b"<" in text and _TAG.search(text) is not None
+        self.joiners += sum(map(text.count, _JOINERS))
+        if any(lead in text for lead in _PRIVATE_LEADS):
+            self.private_characters += len(_PRIVATE.findall(text))
+        self._add_runs(text)
         if self._compared < _COMPARED_DOCUMENTS and self._characters < _COMPARED_CHARACTERS:
             self._compare(lines)
+
+    def _add_runs(self, text: bytes) -> None:
+        self.bytes += len(text)
+        for start, end in runs(text, LONG_RUN):
+            run = text[start:end]
+            if found := long_words(run):
+                self.long_words += len(found)
+                self.long_word_characters += sum(map(len, found))
+                self._long_word_bytes += sum(len(word.encode()) for word in found)
+            elif run.isascii() and not any(mark in run for mark in _LINKS):
+                self.run_characters += len(run)
 
     def _compare(self, lines: list[str]) -> None:
         self._compared += 1
         self._characters += sum(map(len, lines))
-        self._without_spaces += sum(len(_WITHOUT_SPACES.findall(line)) for line in lines)
+        self._without_spaces += sum(len(run) for line in lines for run in _WITHOUT_SPACES.findall(line))
         known = self._documents_of_line
         lines = [line for line in lines if line in known or len(known) < _COMPARED_LINES]
         self._times_of_line.update(lines)
@@ -80,6 +112,13 @@ class TextChecks:
             "read_twice": self.read_twice,
             "special_tokens_as_text": self.special_tokens,
             "documents_with_tags": self.documents_with_tags,
+            "bytes": self.bytes,
+            "joiners": self.joiners,
+            "private_characters": self.private_characters,
+            "long_words": self.long_words,
+            "long_word_characters": self.long_word_characters,
+            "share_of_long_words": self._long_word_bytes / max(1, self.bytes),
+            "share_of_long_runs": self.run_characters / max(1, self.bytes),
             "repeated_lines": len(repeated),
             "share_of_repeated_lines": in_repeated / max(1, self._characters),
             "share_without_spaces": self._without_spaces / max(1, self._characters),

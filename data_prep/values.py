@@ -9,6 +9,8 @@ from .sources import listing
 
 # Characters and words of a name; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
+# Thai, Lao, Burmese, Khmer: written without spaces. Some of their texts have a mark of no width between words.
+_WORD_BREAK = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b+")
 # A whole number that was once read as a fraction.
 _WHOLE = re.compile(r"^(-?\d+)\.0+$")
 
@@ -28,6 +30,14 @@ def whole_characters(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def words_apart(text: str) -> str:
+    """The text with a space for each mark of no width (U+200B) between words of Thai, Lao, Burmese or Khmer.
+
+    The tokenizer drops such marks.
+    """
+    return _WORD_BREAK.sub(" ", text) if "\u200b" in text else text
 
 
 def is_text(name: str) -> bool:

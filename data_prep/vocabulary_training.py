@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from .errors import PrepError
+from .long_words import without_long_words
 from .wordpiece import SPECIAL_TOKENS, bert_normalizer
 
 SIZE_MULTIPLE, LEAST_SIZE = 64, 128
@@ -36,6 +37,7 @@ def train_vocabulary(
     to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
     `keep` gives those of the entries that may stay; as many are trained that there should be enough.
     Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
+    A word of more than 100 characters teaches nothing: BERT reads it as [UNK].
     Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
     """
     counts = count_characters(texts())
@@ -156,7 +158,7 @@ def _join_pairs(
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_chunks(texts), trainer)
+    tokenizer.train_from_iterator(map(without_long_words, _chunks(texts)), trainer)
     ids = tokenizer.get_vocab()
     first = [*SPECIAL_TOKENS, *letters, *continuing]
     return first + sorted(ids.keys() - set(first), key=ids.__getitem__)

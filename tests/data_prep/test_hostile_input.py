@@ -1,5 +1,6 @@
 """Broken and hostile text: cleaned and counted in the report, or refused in a sentence with its place and a remedy."""
 
+import base64
 import gzip
 import json
 import os
@@ -122,6 +123,9 @@ def wrapped_and_rows(folder: Path) -> None:
 THAI = "\n\n".join(
     "\n".join(["ผู้ป่วยได้รับการรักษาด้วยยา"[n:] + "และติดตามผล" * 3 for n in range(6)]) + f"ก{m}" for m in range(12)
 )
+SEQUENCE = "".join(np.random.RandomState(4).choice(list("ACDEFGHIKLMNPQRSTVWY"), 500))
+CODE = base64.b64encode(np.random.RandomState(5).bytes(3000)).decode().replace("+", "A").replace("/", "B")
+KHMER = "\n\n".join("\n".join("\u200b".join(["ខ្ញុំ", "ទៅ", "ផ្សារ", str(n), str(m)]) for n in range(6)) for m in range(12))
 CUT = gzip.compress(os.urandom(60_000).hex().encode())[:-500]
 
 CASES = {
@@ -294,6 +298,33 @@ CASES = {
         numbers={"documents_with_tags": 12},
         said=("100% of the documents hold HTML",),
     ),
+    "sequences of letters": Case(
+        text(articles() + "".join(f"\n\n{SEQUENCE[n:]}\n{article(20 + n)}" for n in range(5))),
+        numbers={"long_words": 5, "long_word_characters": 5 * 500 - 10},
+        said=("5 words have more than 100 characters", "one [UNK]"),
+        unsaid=("a larger --vocab-size",),
+    ),
+    "base64": Case(
+        text(articles() + "\n" + "\n".join(CODE[n : n + 76] for n in range(0, 2000, 76))),
+        numbers={"long_words": 0},
+        said=("of the text stands in runs of 40 characters",),
+    ),
+    "links": Case(
+        text(articles() + "\n" + "\n".join(f"https://a.org/{CODE[n : n + 60]}" for n in range(0, 1200, 60))),
+        unsaid=("stands in runs",),
+    ),
+    "letters of private use": Case(
+        text(articles() + "\n\uf0b7 a point \ue000 \U000f0001\U00100002\n\uf900 \ufe00\n"),
+        numbers={"private_characters": 4},
+        said=("4 characters are of private use",),
+    ),
+    "word breaks": Case(
+        text(KHMER), {"language": "km", "document": "blank-line"}, {"documents": 12}, unsaid=("written without spaces",)
+    ),
+    "joiners": Case(
+        text(articles() + "\n" + "می‌خواهم بروم\n" * 30), numbers={"joiners": 30}, said=("30 characters join or part",)
+    ),
+    "a joiner in a picture": Case(text(articles() + "\n👩‍👩‍👧\n"), numbers={"joiners": 2}, unsaid=("join or part",)),
     "a language without spaces": Case(text(THAI), {"language": "th"}, said=("written without spaces",)),
 }
 
@@ -333,6 +364,14 @@ def test_the_names_of_special_tokens_are_text(tmp_path):
     found = prepared(tmp_path / "in", tmp_path / "out", {})
     special = {found.tokenizer.cls_id, found.tokenizer.sep_id, found.tokenizer.mask_id, 0}
     assert not any(special & set(np.unique(shard.ids)) for shard in [*found.train, *found.validation])
+
+
+def test_word_breaks_of_khmer_are_spaces_and_those_within_english_words_go(tmp_path):
+    lines = ["ខ្ញុំ\u200bទៅ\u200b\u200bផ្សារ\u200b", "hy\u200bphen"]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "\n".join(lines)}) + "\n")
+    for document in Corpus([str(tmp_path)]).documents():
+        assert document.lines == ["ខ្ញុំ ទៅ ផ្សារ", "hy\u200bphen"]
 
 
 def test_wrapped_lines_become_paragraphs(tmp_path):

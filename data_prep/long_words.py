@@ -1,0 +1,57 @@
+"""Words that no vocabulary can hold: sequences, base64, lines without a space."""
+
+from functools import cache
+
+import numpy as np
+from tokenizers import normalizers, pre_tokenizers
+
+from .wordpiece import LONGEST_WORD, bert_normalizer
+
+
+def runs(text: bytes, least: int) -> list[tuple[int, int]]:
+    """Begin and end of each run of at least so many bytes without white space (of ASCII) in UTF-8 text."""
+    spaces = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) <= ord(" "))
+    bounds = np.concatenate([[-1], spaces, [len(text)]])
+    long = np.flatnonzero(np.diff(bounds) > least)
+    return list(zip((bounds[long] + 1).tolist(), bounds[long + 1].tolist(), strict=True))
+
+
+def words(run: str) -> list[str]:
+    """The words that BERT sees in a run, which it cuts at punctuation and around Chinese characters."""
+    return [word for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(run))]
+
+
+def long_words(text: bytes) -> list[str]:
+    """Words of more than 100 characters in UTF-8 text; each becomes one [UNK]."""
+    found = []
+    # A character has a byte at least.
+    for start, end in runs(text, LONGEST_WORD + 1):
+        found += [word for word in words(text[start:end].decode("utf-8", "replace")) if len(word) > LONGEST_WORD]
+    return found
+
+
+def without_long_words(text: str) -> str:
+    """The text without its words of more than 100 characters; its other words stay as they are."""
+    encoded = text.encode("utf-8", "replace")
+    places = runs(encoded, LONGEST_WORD + 1)
+    if not places:
+        return text
+    parts, done = [], 0
+    for start, end in places:
+        parts.append(encoded[done:start].decode())
+        run = encoded[start:end].decode()
+        found = words(run)
+        is_whole = all(len(word) <= LONGEST_WORD for word in found)
+        parts.append(run if is_whole else " ".join(word for word in found if len(word) <= LONGEST_WORD))
+        done = end
+    return "".join([*parts, encoded[done:].decode()])
+
+
+@cache
+def _cleaner() -> normalizers.Normalizer:
+    return bert_normalizer(lowercase=False, strip_accents=False)
+
+
+@cache
+def _cutter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.BertPreTokenizer()

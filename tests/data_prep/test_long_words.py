@@ -1,0 +1,56 @@
+"""Words that BERT reads as one [UNK], against the tokenizer itself."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.long_words import long_words, runs, without_long_words
+from data_prep.vocabulary_training import train_vocabulary
+from data_prep.wordpiece import SPECIAL_TOKENS, build_tokenizer
+
+LETTERS = "abÄß中-./é"
+VOCABULARY = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+TOKENIZER = build_tokenizer(VOCABULARY, lowercase=False, strip_accents=False)
+WORDS = st.builds(lambda word, times: word * times, st.text(LETTERS, min_size=1, max_size=3), st.integers(1, 130))
+TEXTS = st.lists(st.tuples(WORDS, st.sampled_from([" ", "\n", "\t", "\u3000", ""]))).map(
+    lambda parts: "".join(word + space for word, space in parts)
+)
+
+
+def cut(text: str) -> list[str]:
+    """The words that the tokenizer sees."""
+    cleaned = TOKENIZER.normalizer.normalize_str(text)
+    return [word for word, _ in TOKENIZER.pre_tokenizer.pre_tokenize_str(cleaned)]
+
+
+@given(TEXTS)
+def test_long_words_are_those_that_the_tokenizer_does_not_know(text):
+    found = long_words(text.encode())
+    assert found == [word for word in cut(text) if len(word) > 100]
+    # All letters are in the vocabulary.
+    assert len(found) == TOKENIZER.encode(text, add_special_tokens=False).tokens.count("[UNK]")
+
+
+@given(TEXTS)
+def test_without_them_the_other_words_are_the_same(text):
+    assert cut(without_long_words(text)) == [word for word in cut(text) if len(word) <= 100]
+
+
+@given(st.text("a \n\té"), st.integers(1, 9))
+def test_runs_are_those_between_spaces(text, least):
+    encoded = text.encode()
+    found = [encoded[start:end] for start, end in runs(encoded, least)]
+    between = encoded.replace(b"\n", b" ").replace(b"\t", b" ").split(b" ")
+    assert found == [word for word in between if len(word) >= least]
+
+
+@pytest.mark.parametrize("size", [256, None])
+def test_a_vocabulary_is_the_same_with_sequences_among_the_text(size):
+    rng = random.Random(3)
+    words = ["".join(rng.choices("acdefghiklmnpqrstvwy", k=rng.randint(2, 7))) for _ in range(400)]
+    lines = [" ".join(rng.choices(words, k=9)) + "." for _ in range(900)]
+    protein = ["".join(rng.choices("acdefghiklmnpqrstvwy", k=300)) for _ in range(40)]
+    among = [line for pair in zip(lines, protein * 30, strict=False) for line in pair]
+    assert train_vocabulary(lambda: among, size) == train_vocabulary(lambda: lines, size)
