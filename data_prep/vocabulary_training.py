@@ -7,6 +7,8 @@ processes or hash seeds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -16,6 +18,9 @@ from .long_words import without_long_words
 from .wordpiece import SPECIAL_TOKENS, bert_normalizer
 
 SIZE_MULTIPLE, LEAST_SIZE = 64, 128
+COVERAGE = 0.9995
+"""Share of a text that its letters should make; the rest is [UNK] (as in SentencePiece for Chinese and Japanese)."""
+
 _CHUNK = 1 << 16  # characters handed to the trainer at once
 
 Texts = Callable[[], Iterable[str]]
@@ -43,15 +48,17 @@ def train_vocabulary(
     counts = count_characters(texts())
     size = automatic_size(counts) if vocab_size is None else vocab_size
     normalizer = bert_normalizer(lowercase, strip_accents)
-    letters, continuing = _alphabet(counts, size, normalizer)
+    frequent = _frequent_letters(counts, normalizer)
+    letters, continuing = _alphabet(frequent, size)
     if not letters:
         raise PrepError(
             "no character occurs twice in the text, so no vocabulary can be trained: give more text"
         )
-    if keep is None:
-        vocabulary = _join_pairs(texts(), size, letters, continuing, normalizer)
-    else:
-        vocabulary = keep(_join_pairs(texts(), 2 * size, letters, continuing, normalizer))[:size]
+    wanted = size if keep is None else 2 * size
+    vocabulary = _join_pairs(texts(), wanted, letters, continuing, normalizer)
+    vocabulary = _filled(vocabulary, wanted, frequent)
+    if keep:
+        vocabulary = keep(vocabulary)[:size]
     if vocab_size is None:
         fill = -len(vocabulary) % SIZE_MULTIPLE
         return vocabulary + [f"[unused{i}]" for i in range(fill)]
@@ -101,25 +108,60 @@ def _chunks(texts: Iterable[str]) -> Iterator[str]:
         yield "\n".join(waiting)
 
 
-def _alphabet(
-    counts: np.ndarray, size: int, normalizer: normalizers.Normalizer
-) -> tuple[list[str], list[str]]:
-    """The most frequent normalised characters and their continuing forms, each sorted by code point.
+@dataclass(frozen=True)
+class _Letter:
+    """A normalised character that occurs twice or more."""
 
-    A character that is always a word of its own (punctuation, Chinese) needs no continuing form.
-    """
+    letter: str
+    count: int
+    continues: bool
+    """False where it is always a word of its own (punctuation, Chinese), and needs no continuing form."""
+
+    def entries(self) -> list[str]:
+        return [self.letter, *[f"##{self.letter}"] * self.continues]
+
+
+def _frequent_letters(counts: np.ndarray, normalizer: normalizers.Normalizer) -> list[_Letter]:
+    """Those of a text, the most frequent first, from counts of code points."""
     normalised = normalised_counts(counts, normalizer.normalize_str)
-    frequent = sorted(
-        (letter for letter, n in normalised.items() if n >= 2), key=lambda c: (-normalised[c], c)
-    )
+    found = [
+        _Letter(letter, n, continues_word(letter, normalizer.normalize_str))
+        for letter, n in normalised.items() if n >= 2
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: (-each.count, each.letter))
+
+
+def _alphabet(frequent: list[_Letter], size: int) -> tuple[list[str], list[str]]:
+    """The letters that a vocabulary begins with and their continuing forms, each sorted by code point.
+
+    They are as many as a quarter of its entries, or 1,000; and where these make less than 99.95 % of the text, as in
+    Chinese, so many more, up to half of its entries. The rest is for what is joined.
+    """
     letters, continuing = [], []
-    for letter in frequent[: max(1000, size // 4)]:
-        continues = continues_word(letter, normalizer.normalize_str)
-        if len(SPECIAL_TOKENS) + len(letters) + len(continuing) + 1 + continues > size:
+    for each in frequent[: max(1000, size // 4, min(_needed(frequent), size // 2))]:
+        if len(SPECIAL_TOKENS) + len(letters) + len(continuing) + 1 + each.continues > size:
             break
-        letters.append(letter)
-        continuing += ["##" + letter] * continues
+        letters.append(each.letter)
+        continuing += each.entries()[1:]
     return sorted(letters), sorted(continuing)
+
+
+def _needed(frequent: list[_Letter]) -> int:
+    """How many of the letters make 99.95 % both of those that words are written with and of those that are words."""
+    needed = 0
+    for continues in (True, False):
+        places = [place for place, each in enumerate(frequent) if each.continues == continues]
+        covered = np.cumsum([frequent[place].count for place in places])
+        if places:
+            needed = max(needed, places[int(np.searchsorted(covered, COVERAGE * covered[-1]))] + 1)
+    return needed
+
+
+def _filled(vocabulary: list[str], size: int, frequent: list[_Letter]) -> list[str]:
+    """A vocabulary for which too little could be joined, filled up with the most frequent letters that it lacks."""
+    known = set(vocabulary)
+    entries = (entry for each in frequent if each.letter not in known for entry in each.entries())
+    return [*vocabulary, *islice(entries, max(0, size - len(vocabulary)))]
 
 
 def normalised_counts(counts: np.ndarray, normalise: Callable[[str], str]) -> dict[str, int]:

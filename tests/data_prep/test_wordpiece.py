@@ -115,6 +115,45 @@ def test_the_alphabet_holds_each_letter_seen_twice_and_continuing_forms_only_of_
     assert {p for p in pieces if len(p) == 3 and p.startswith("##")} == {"##b", "##c", "##가", "##é"}
 
 
+def chinese_texts(english: int = 0) -> list[str]:
+    """Characters of which 1,000 make 86 % and 3,000 make 99.8 %, about as in Chinese, with some words between."""
+    draw = np.random.default_rng(2)
+    chances = np.exp(-np.arange(5000) / 500)
+    ranks = draw.choice(5000, size=300_000, p=chances / chances.sum())
+    words = ["".join(draw.choice(list("abcdefghijkl"), size=draw.integers(2, 9))) for _ in range(4000)]
+    texts = []
+    for start in range(0, len(ranks), 30):
+        texts.append("".join(chr(0x4E00 + rank) for rank in ranks[start : start + 30]))
+        texts[-1] += " ".join(["", *draw.choice(words, size=english)])
+    return texts
+
+
+def share_unknown(vocabulary: list[str], texts: list[str]) -> float:
+    ids = [i for ids in WordPieceTokenizer(vocabulary, True, False).encode(texts) for i in ids]
+    return ids.count(vocabulary.index("[UNK]")) / len(ids)
+
+
+def test_a_vocabulary_of_chinese_holds_every_character_that_occurs_twice() -> None:
+    texts = chinese_texts()
+    vocabulary = train_vocabulary(lambda: texts)
+    counts = Counter("".join(texts))
+    assert set(vocabulary) >= {character for character, n in counts.items() if n >= 2}
+    once = sum(n == 1 for n in counts.values()) / sum(counts.values())
+    assert share_unknown(vocabulary, texts) == pytest.approx(once)
+    # Not filled up with names that stand for nothing.
+    assert sum(entry.startswith("[unused") for entry in vocabulary) < 64
+    assert len(train_vocabulary(lambda: texts, 2560)) == 2560
+
+
+def test_words_between_chinese_leave_room_for_its_characters() -> None:
+    texts = chinese_texts(english=8)
+    vocabulary = train_vocabulary(lambda: texts, 8192)
+    counts = Counter(character for text in texts for character in text if character > "\u4e00")
+    once = sum(n == 1 for n in counts.values()) / sum(counts.values())
+    assert share_unknown(vocabulary, texts) < once + 0.0005
+    assert sum(len(entry.removeprefix("##")) > 1 for entry in vocabulary) > 3500
+
+
 def test_letters_of_a_small_vocabulary_are_the_most_frequent_and_ties_go_by_code_point() -> None:
     text = " ".join("!" * 9 + "$" * 5 + "a" * 7 + "%%" + "&&&" + "((" + "))")
     # Five specials, then: ! (1 entry), a (2), $ (1), & (1), then % ( ) tie and only "%" and "(" fit.
