@@ -42,6 +42,8 @@ class Corpus:
         language: of the text, for the sentence splitter.
         show_text: whether messages may show what could be text, such as the names of columns.
         skip_bad_rows: leave out rows that hold no text or cannot be read, however many (see `BadRows`).
+        training: the rules of the corpus that this one is held out from; what documents and lines are is not looked for
+            then, but taken from there.
 
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
@@ -66,6 +68,7 @@ class Corpus:
         language: str = "en",
         show_text: bool = True,
         skip_bad_rows: bool = False,
+        training: CorpusRules | None = None,
     ):
         check_encoding(encoding)
         check_language(language)
@@ -84,6 +87,8 @@ class Corpus:
         self._finder = RuleFinder(
             self._sources, encoding, text_column, group_column, document, line, language, show_text, skip_bad_rows
         )
+        if training:
+            self._finder = self._finder.as_in_training(training)
         self.rules: CorpusRules = self._finder.find()
 
     @property

@@ -3,7 +3,7 @@
 import difflib
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, pairwise
 from statistics import fmean, median
 from typing import Any
@@ -48,7 +48,7 @@ class CorpusRules:
     """What a document and a line are in a corpus, and why."""
 
     document: str
-    """"file", "blank-line" or "line" for text files, "row" where there are only rows."""
+    """"file", "blank-line" or "line" for text files; without them "row", or "module" (of the built-in corpus)."""
     line: str
     """"sentence", "paragraph" or "wrapped"."""
     wrapped: frozenset[str]
@@ -72,6 +72,7 @@ class RuleFinder:
         show_text: whether messages may show what could be text. If not, a text column that has no usual name has to be
             named by a person.
         skip_bad_rows: pass over rows that cannot be read.
+        told: what says `document` and `line` where they are given, for people.
 
     Raises:
         PrepError: a setting has nothing to act on, or a column is not there.
@@ -86,6 +87,7 @@ class RuleFinder:
     language: str
     show_text: bool = True
     skip_bad_rows: bool = False
+    told: str = ""
 
     def __post_init__(self):
         for option, value, known in (("document", self.document, DOCUMENTS), ("line", self.line, LINES)):
@@ -117,6 +119,19 @@ class RuleFinder:
                 f"--document {self.document} is for .txt files and {self._sources_shown} is none; leave it out."
             )
 
+    def as_in_training(self, rules: CorpusRules) -> "RuleFinder":
+        """The same for a validation corpus, whose documents and lines are those of the training corpus.
+
+        A text that stands in both is then the same in both, so that it is found.
+        """
+        document, line = self.document, self.line
+        if document == "auto" and rules.document in DOCUMENTS and any(each.format == "txt" for each in self.sources):
+            document = rules.document
+        if line == "auto":
+            # Wrapped rows beside text files with a document a line.
+            line = "paragraph" if document == "line" and rules.line == "wrapped" else rules.line
+        return replace(self, document=document, line=line, told="as in the training corpus")
+
     def rows(self, source: Source) -> Rows:
         """The rows of a source, for a look at its beginning."""
         unusable = (lambda *facts: None) if self.skip_bad_rows else refuse
@@ -127,7 +142,7 @@ class RuleFinder:
         with_rows = [source for source in self.sources if source.has_rows]
         texts = [source for source in self.sources if source.format == "txt"]
         of_texts, of_rows, why = _Sample(), _Sample(), []
-        document, text_column = "row" if with_rows else "file", self.text_column
+        document, text_column = "row" if with_rows else "module", self.text_column
         with_builtin = any(source.format == "builtin" for source in self.sources)
         if with_builtin:
             why.append("A document is a module of an installed Python package (the built-in corpus).")
@@ -236,7 +251,7 @@ class RuleFinder:
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:
         if self.document != "auto":
             meaning = {"file": "a file", "blank-line": "a block between blank lines", "line": "a line"}[self.document]
-            return self.document, f"A document is {meaning}, as --document says."
+            return self.document, f"A document is {meaning}, {self.told or 'as --document says'}."
         is_wrapped = self.line == "wrapped" or (self.line == "auto" and sample.is_wrapped)
         if is_wrapped and sample.several_blocks and num_files > 1:
             return "file", "A document is a file: blank lines stand between paragraphs of wrapped lines."
@@ -257,9 +272,9 @@ class RuleFinder:
     def _line_rule(self, lines: list[str], wrapped: list[str]) -> tuple[str, str]:
         meaning = "are cut at a margin, and are joined up to the next blank line"
         if self.line == "wrapped":
-            return self.line, f"Lines {meaning}, as --line says."
+            return self.line, f"Lines {meaning}, {self.told or 'as --line says'}."
         if self.line != "auto":
-            return self.line, f"A line is a {self.line}, as --line says."
+            return self.line, f"A line is a {self.line}, {self.told or 'as --line says'}."
         if wrapped:
             where = {"texts": "text files", "rows": "rows"}
             places = " and ".join(where[kind] for kind in wrapped)

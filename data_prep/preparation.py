@@ -18,6 +18,7 @@ from joblib import cpu_count
 from . import command_line
 from .assembly import PARTS, assemble
 from .corpus import Corpus, Document
+from .corpus_rules import CorpusRules
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .files import file_digest, write_json, write_text
@@ -133,14 +134,16 @@ class Preparation:
         self.work = WorkFolder(out / _WORK)
         exclude = Exclusion(prep.exclude)
         self.corpus = self._open(prep.corpus, exclude)
-        self.validation_corpus = self._open(prep.validation_corpus, exclude) if prep.validation_corpus else None
+        self.validation_corpus = None
+        if prep.validation_corpus:
+            self.validation_corpus = self._open(prep.validation_corpus, exclude, self.corpus.rules)
         exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks()
         self.started = time.monotonic()
         self.log: list[str] = []
 
-    def _open(self, paths: tuple[str, ...], exclude: Exclusion) -> Corpus:
+    def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: CorpusRules | None = None) -> Corpus:
         prep = self.prep
         return Corpus(
             paths,
@@ -153,6 +156,7 @@ class Preparation:
             language=prep.language,
             show_text=prep.show_text == "yes",
             skip_bad_rows=prep.skip_bad_rows,
+            training=training,
         )
 
     @cached_property

@@ -1,6 +1,6 @@
 """Which documents are duplicates, which are held out, which teach the vocabulary.
 
-One pass over the corpus writes a 32-byte record a document to disk; everything else works on these records,
+One pass over the corpus writes a 40-byte record a document to disk; everything else works on these records,
 partition by partition, so memory is bounded whatever the size of the corpus (16 bytes of hash make two different
 documents equal with probability under 1e-20 for a billion documents).
 """
@@ -24,7 +24,7 @@ HELD_OUT_SHARE, HELD_OUT_TOKENS, HELD_OUT_PAIRS = 0.05, 250_000, 500
 LARGEST_SHARE = 0.2
 VOCABULARY_BYTES = 500_000_000
 
-RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("order", "<u8"), ("bytes", "<u8")])
+RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("order", "<u8"), ("bytes", "<u8"), ("grouped", "<u8")])
 _PARTITION_BYTES = 64_000_000
 
 TRAIN, VALIDATION, DUPLICATE = 0, 1, 2
@@ -54,18 +54,21 @@ class Split:
 def record_documents(documents: Iterable[Document], path: Path, checks: TextChecks | None = None) -> int:
     """Write a record for each document: 128 bits of its content's hash, its place in the hash order, its size.
 
-    The place in the order is the hash of the group where documents have one, so that a group stays together.
+    Where lines end is not part of the content, so that a text is the same however its lines were cut. The place in the
+    order is the hash of the group where documents have one, so that a group stays together.
     Returns the number of documents; `checks` gets each.
     """
     count = 0
     with open(path, "wb") as file:
         for document in documents:
             text = "\n".join(document.lines).encode("utf-8", "surrogatepass")
-            content = hashlib.blake2b(text, digest_size=16).digest()
-            order = content[:8]
-            if document.group is not None:
+            content = hashlib.blake2b(text.replace(b"\n", b" "), digest_size=16).digest()
+            if document.group is None:
+                order = hashlib.blake2b(text, digest_size=16).digest()[:8]
+            else:
                 order = hashlib.blake2b(document.group.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            file.write(content + order + len(text).to_bytes(8, "little"))
+            is_grouped = document.group is not None
+            file.write(content + order + len(text).to_bytes(8, "little") + is_grouped.to_bytes(8, "little"))
             count += 1
             if checks:
                 checks.add(document.lines, text, document.group)
@@ -176,8 +179,7 @@ def _hold_out(records, role, sizes, target: int) -> int:
 
 def _hold_out_smallest_group(records, role, sizes) -> int:
     """For a few large groups that never fit: a cut through a document would put its group on both sides."""
-    grouped = records["order"] != records["high"]
-    if not grouped[role == TRAIN].any():
+    if not records["grouped"][role == TRAIN].any():
         return 0
     groups = list(_groups(records, role, sizes))
     if len(groups) == 1:

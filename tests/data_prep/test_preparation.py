@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,30 @@ def test_a_validation_corpus_is_held_out_whole_and_leaves_training(corpus, tmp_p
     found = prepare(settings(corpus / "a.txt", validation_corpus=(str(corpus / "b.txt"),)), EXAMPLES, tmp_path / "out")
     assert found.manifest["validation"]["documents"] == 110
     assert found.manifest["train"]["documents"] == 190
+
+
+@pytest.mark.parametrize("line", ["sentence", "paragraph", "wrapped"])
+def test_a_held_out_text_is_found_in_training_however_its_lines_are_cut(line, tmp_path):
+    """Of each other text the training corpus is found to be of paragraphs, the validation corpus alone of sentences."""
+    rng = random.Random(3)
+    documents = [[f"{sentence(rng)[:-1].strip().capitalize()}." for _ in range(12)] for _ in range(100)]
+    paragraphs = [f"{' '.join(lines[:6])}\n{' '.join(lines[6:])}" for lines in documents]
+    cut = {
+        "sentence": ["\n".join(lines) for lines in documents],
+        "paragraph": paragraphs,
+        "wrapped": [textwrap.fill(" ".join(lines), 60) for lines in documents],
+    }
+    (tmp_path / "train.txt").write_text("\n\n".join(paragraphs))
+    (tmp_path / "held.txt").write_text("\n\n".join(cut[line][:40]))
+    chosen = settings(tmp_path / "train.txt", validation_corpus=(str(tmp_path / "held.txt"),), vocab_size="auto")
+    found = prepare(chosen, EXAMPLES, tmp_path / "out")
+    assert (found.manifest["train"]["documents"], found.manifest["validation"]["documents"]) == (60, 40)
+    held_out, learned = ({tuple(ids) for ids in sentences_of(part)} for part in (found.validation, found.train))
+    # Short ones come twice by chance.
+    assert not {ids for ids in held_out & learned if len(ids) > 12}
+    said = (found.folder / "prep.log").read_text()
+    assert "A document is a block between blank lines, as in the training corpus." in said
+    assert "A line is a paragraph, as in the training corpus." in said
 
 
 def test_groups_stay_together(tmp_path):
