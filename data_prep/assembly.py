@@ -1,7 +1,7 @@
 """Encoded blocks to the data of a prepared corpus: logical shards, pairs and numbers, a shard at a time."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,14 +56,14 @@ def assemble(
     examples: ExampleSettings,
     static_masks: int,
     num_shown: int,
-    source: str,
+    sources: Mapping[str, str],
 ) -> dict:
     """Write shards, pairs, unigram counts and static copies; returns the numbers of the report.
 
     Args:
         static_masks: how many masked copies to write.
         num_shown: how many examples the report shows.
-        source: what the text is from, for messages.
+        sources: what the text of each part is from, for messages.
 
     Raises:
         PrepError: a part is without a token, or a document too long.
@@ -71,7 +71,7 @@ def assemble(
     totals = {part: Totals.of(blocks.blocks(part)) for part in PARTS}
     for part, purpose in zip(PARTS, ("learn from", "evaluate on"), strict=True):
         if not totals[part].tokens:
-            raise PrepError(f"nothing is left to {purpose} in {source}: give more text")
+            raise PrepError(f"nothing is left to {purpose} in {sources[part]}: give more text")
         shards = assemble_shards(blocks.blocks(part), totals[part])
         write_shards(out / part, shards, id_dtype(tokenizer.vocab_size))
     give_back()

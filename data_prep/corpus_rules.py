@@ -12,7 +12,7 @@ from .errors import PrepError
 from .readers import Meter, Rows, refuse, rows, text_blocks
 from .sentences import END_MARKS, split
 from .sources import Source, listing
-from .values import column_names, whole_characters
+from .values import column_names, kind_of, whole_characters
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
@@ -219,9 +219,12 @@ class RuleFinder:
             if name in mostly:
                 return name
         if not lengths:
+            values = (row[name] for row in found for name in columns if row.get(name) is not None)
+            kinds = listing(dict.fromkeys(kind_of(value) for value in values if not isinstance(value, str)), 3)
+            held = f", which hold {kinds}" * bool(kinds)
             raise PrepError(
-                f"{source.name} has no column of text among {column_names(columns, self.show_text)}; add "
-                f"it{self._leave_out(source)}."
+                f"{source.name} has no column that holds text alone (its columns: "
+                f"{column_names(columns, self.show_text)}{held}); add it{self._leave_out(source)}."
             )
         if not self.show_text:
             raise PrepError(

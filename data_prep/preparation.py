@@ -209,10 +209,10 @@ class Preparation:
         documents = self._split()
         tokenizer = self._tokenizer(documents)
         self._encode(documents, tokenizer, executor)
-        source = ", ".join(self.prep.corpus)
+        sources = {"train": ", ".join(self.prep.corpus), "validation": self._held_out_from()}
         num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
         numbers = assemble(
-            self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, source
+            self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources
         )
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
 
@@ -281,15 +281,23 @@ class Preparation:
         if self.validation_corpus:
             num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
             if not num_validation:
-                names = ", ".join(self.prep.validation_corpus)
+                names = self._held_out_from()
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
         count = record_documents(self._documents("reading"), path, self.checks)
         documents = split_documents(read_records(path), self.examples.sequence_length, num_validation)
+        if count > num_validation > 0 and not (documents.role == TRAIN).any():
+            raise PrepError(
+                f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, which leaves "
+                "nothing to learn from: give another --validation-corpus, or none"
+            )
         self.note(
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
         return documents
+
+    def _held_out_from(self) -> str:
+        return ", ".join(self.prep.validation_corpus or self.prep.corpus)
 
     def _kept(self, documents: Split, what: str) -> Iterator[tuple[int, str, Document]]:
         """Every document that is used: its index, its part, itself. A document that is cut comes twice."""
@@ -306,7 +314,11 @@ class Preparation:
         sentences = split(document.lines, self.prep.language, self.corpus.rules.line)
         held_out = max(1, round(share * len(sentences)))
         if held_out >= len(sentences):
-            raise PrepError(f"{document.source} is one sentence, too little to learn from: give more text")
+            length = sum(map(len, document.lines))
+            raise PrepError(
+                f"{document.source} is all there is, and one sentence of {length:,} characters, of which nothing can "
+                "be held out: put its sentences on lines of their own, or a blank line between its documents"
+            )
         return replace(document, lines=sentences[:-held_out]), replace(document, lines=sentences[-held_out:])
 
     def _tokenizer(self, documents: Split) -> WordPieceTokenizer:

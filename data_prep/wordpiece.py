@@ -15,7 +15,7 @@ from .files import leads_out, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
-_UNUSED = re.compile(r"\[unused\d+\]")
+_UNUSED = re.compile(r"\[unused_?\d+\]")
 _BRACKETED = re.compile(r"\[.+\]")  # a token with a role, never the outcome of normalising text
 
 

@@ -183,6 +183,11 @@ CASES = {
     "everything the same": Case(
         text("\n\n".join([article(1, 60)] * 50)), numbers={"duplicates": 49}, said=("98% of the documents",)
     ),
+    "one line without an end mark": Case(
+        text(" ".join(WORDS * 400)),
+        refused=("notes.txt:1 is all there is, and one sentence of", "a blank line between its documents"),
+        unsaid=("give more text",),
+    ),
     "a gz file that is cut off": Case(
         text(CUT, "notes.txt.gz"), refused=("notes.txt.gz is cut off or damaged", "compress it again")
     ),
@@ -237,7 +242,7 @@ CASES = {
     "parquet with two columns of one name": Case(two_columns, refused=("rows.parquet has two columns of the same",)),
     "parquet with nested columns": Case(
         table(text=[{"body": article(n)} for n in range(12)]),
-        refused=("rows.parquet has no column of text among text",),
+        refused=("rows.parquet has no column that holds text alone", "text, which hold an object"),
     ),
     "parquet with a nested column beside": Case(
         table(parts=[[{"a": 1}]] * 12, body=[article(n) for n in range(12)]),
@@ -347,6 +352,7 @@ def test_bad_input_is_counted_or_refused(name, tmp_path, capsys):
         with pytest.raises(PrepError) as error:
             prepared(folder, out, case.settings)
         assert "\n" not in str(error.value) and all(words in str(error.value) for words in case.refused), error.value
+        assert not any(words in str(error.value) for words in case.unsaid), error.value
         assert not out.exists()
         return
     found = prepared(folder, out, case.settings)

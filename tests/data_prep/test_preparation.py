@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
@@ -141,6 +142,20 @@ def test_a_held_out_text_is_found_in_training_however_its_lines_are_cut(line, tm
     said = (found.folder / "prep.log").read_text()
     assert "A document is a block between blank lines, as in the training corpus." in said
     assert "A line is a paragraph, as in the training corpus." in said
+
+
+def test_a_corpus_that_is_held_out_whole_leaves_nothing_to_learn_from(corpus, tmp_path):
+    both = str(corpus / "a.txt")
+    with pytest.raises(PrepError, match=r"every document of \S*a\.txt stands in \S*a\.txt too.*--validation-corpus"):
+        prepare(settings(both, validation_corpus=(both,)), EXAMPLES, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_validation_corpus_without_a_word_is_named(corpus, tmp_path):
+    (tmp_path / "held.txt").write_text("\u200b\ufffd\n")
+    chosen = settings(corpus / "a.txt", validation_corpus=(str(tmp_path / "held.txt"),))
+    with pytest.raises(PrepError, match=r"nothing is left to evaluate on in \S*held\.txt"):
+        prepare(chosen, EXAMPLES, tmp_path / "out")
 
 
 def test_groups_stay_together(tmp_path):

@@ -42,6 +42,10 @@ def test_a_first_document_longer_than_the_sample_leaves_next_sentences_on(tmp_pa
     assert prepared.next_sentence
     assert prepared.manifest["train"]["documents"] >= 2
     read = prepared.manifest["train"]["tokens"] + prepared.manifest["validation"]["tokens"]
+    # What stands for entries that the whole corpus will have is never drawn as a random word.
+    tokenizer = prepared.tokenizer
+    stand_ins = [entry.startswith("[unused") for entry in tokenizer.vocabulary]
+    assert sum(stand_ins) > 1000 and not tokenizer.is_ordinary[stand_ins].any()
     # Every word is in the vocabulary.
     assert read / share == pytest.approx(num_words(texts), rel=0.1)
 
