@@ -137,6 +137,13 @@ class Preparation:
         self.validation_corpus = None
         if prep.validation_corpus:
             self.validation_corpus = self._open(prep.validation_corpus, exclude, self.corpus.rules)
+        opened = [corpus for corpus in (self.corpus, self.validation_corpus) if corpus]
+        if prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
+            names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
+            raise PrepError(
+                f"--encoding {prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
+                "itself; leave it out."
+            )
         exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks()

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ def check_encoding(encoding: str) -> None:
     try:
         "".encode(encoding)
         codecs.getincrementaldecoder(encoding)
-    except LookupError:
+    except (LookupError, UnicodeError):
         known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
         near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
         near = " or ".join(near or ["utf-8", "cp1252"])
@@ -125,6 +126,9 @@ _OTHER_ENCODING_REMEDY = (
 def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
     if b"\0" not in start or b"\0" in "a".encode(encoding):
         return
+    # The mark of UTF-16 begins that of UTF-32.
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        raise PrepError(f"{name} is utf-32 text, not {encoding}: pass --encoding utf-32.")
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise PrepError(f"{name} is utf-16 text, not {encoding}: pass --encoding utf-16.")
     raise PrepError(
@@ -174,7 +178,7 @@ def rows(
     if source.format == "parquet":
         return _parquet_rows(source, meter, columns)
     if source.format == "hub":
-        return enumerate(_hub_rows(source), 1)
+        return _hub_rows(source)
     return _delimited_rows(source, encoding, meter, unusable)
 
 
@@ -222,39 +226,54 @@ def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) 
 
 
 def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
-    """.csv with quotes, with commas or semicolons; .tsv as registered (IANA), where a quote is a letter."""
+    """.csv with quotes and any usual delimiter; .tsv as registered (IANA), where a quote is a letter.
+
+    Blank lines above the names of columns, and Excel's "sep=;", are passed over.
+    """
     lines = text_lines(source, encoding, meter)
-    first = next(lines, "")
+    before, delimiter = 0, ""
+    for first in lines:
+        stated = _STATED_DELIMITER.fullmatch(first)
+        if first.strip() and not stated:
+            break
+        before += 1
+        delimiter = stated[1] if stated else delimiter
+    else:
+        return
     if source.format == "tsv":
         dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     else:
-        dialect = {"delimiter": ";" if first.count(";") > first.count(",") else ",", "strict": True}
+        delimiter = delimiter or max(_DELIMITERS, key=_QUOTED.sub("", first).count)
+        dialect = {"delimiter": delimiter, "strict": True, "skipinitialspace": True}
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line + "\n" for line in chain([first], lines)), **dialect)
-    place = 1
+    place = before + 1
     try:
         header = next(reader)
         if any(map(is_text, header)):
             raise PrepError(
-                f"{source.name}:1 holds texts where the names of columns should be: "
+                f"{source.name}:{place} holds texts where the names of columns should be: "
                 "put a line of names at the top, such as id,text,label."
             )
         if name := _repeated(header):
-            raise _of_one_name(f"{source.name}:1", name)
-        place = reader.line_num + 1
+            raise _of_one_name(f"{source.name}:{place}", name)
+        place = before + reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
                 problem = f"has {len(fields)} fields where the first line has {len(header)}"
                 unusable(source.name, place, problem, _FIELD_REMEDY[source.format])
             elif fields:
                 yield place, dict(zip(header, fields, strict=True))
-            place = reader.line_num + 1
+            place = before + reader.line_num + 1
     except csv.Error as error:
         raise PrepError(
             f"{source.name}:{place} is not valid {source.format} ({error}); look for an unclosed quote."
         ) from None
 
 
+_DELIMITERS = ",;\t|"
+_STATED_DELIMITER = re.compile(r'"?sep=(.)"?')
+_QUOTED = re.compile(r'"[^"]*"')
 _FIELD_REMEDY = {
     "csv": "put fields with commas in double quotes",
     "tsv": "a field can hold no tab and no line break, use .csv or .jsonl for such text",
@@ -283,7 +302,22 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
         raise PrepError(f"{source.name} cannot be read as parquet ({reason}); write it again.") from None
 
 
-def _hub_rows(source: Source) -> Any:
+def _hub_rows(source: Source) -> Rows:
+    number = 0
+    try:
+        for number, row in enumerate(_hub_data(source), 1):
+            yield number, row
+    except PrepError:
+        raise
+    except Exception as error:
+        # Whatever can go wrong in a network and in the files behind it.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PrepError(
+            f"hub:{source.name} broke off behind row {number:,} ({reason}); give the same command again."
+        ) from None
+
+
+def _hub_data(source: Source) -> Any:
     """The rows of `owner/name[:split]` on the Hub, streamed, or of a data set's folder on this machine."""
     place, split = split_name(source.path)
     import datasets

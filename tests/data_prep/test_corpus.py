@@ -406,6 +406,21 @@ def test_a_data_set_folder_is_read_without_a_network(tmp_path):
     refused(f"hub:{tmp_path / 'nothing'}", "hub:.* cannot be opened")
 
 
+def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
+    """The second of two shards is damaged."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet"):
+        parquet.write_table(pyarrow.table({"text": [f"Row {n} of a data set." for n in range(50)]}), folder / name)
+    corpus = Corpus([f"hub:{folder}"])
+    assert sum(1 for _ in corpus.documents()) == 100
+    shard = bytearray((folder / "train-00001-of-00002.parquet").read_bytes())
+    shard[4:400] = bytes(396)
+    (folder / "train-00001-of-00002.parquet").write_bytes(shard)
+    with pytest.raises(PrepError, match="^hub:set broke off behind row 50 .*same command again"):
+        list(corpus.documents())
+
+
 def test_a_saved_data_set_is_read(tmp_path):
     import datasets
 

@@ -159,6 +159,36 @@ CASES = {
         text(articles() + "cafÃ© donâ€™t\n"), numbers={"read_twice": 2}, said=("wrong encoding",)
     ),
     "UTF-16": Case(text(articles().encode("utf-16")), refused=("is utf-16 text", "--encoding utf-16")),
+    "UTF-32": Case(text(articles().encode("utf-32")), refused=("is utf-32 text", "--encoding utf-32")),
+    "an encoding that is none": Case(
+        text(articles()), {"encoding": "undefined"}, refused=('"undefined" is not a text encoding', "--encoding")
+    ),
+    "an encoding for parquet": Case(
+        table(text=[article(n) for n in range(12)]),
+        {"encoding": "cp1252"},
+        refused=("--encoding cp1252 has nothing to act on", "rows.parquet"),
+    ),
+    "csv of Excel, which says its delimiter": Case(
+        text("sep=|\nid|text\n" + "".join(f'{n}|"{article(n)}, |"\n' for n in range(12)), "rows.csv"),
+        numbers={"documents": 12},
+    ),
+    "csv with tabs": Case(
+        text("id\ttext\n" + "".join(f'{n}\t"{article(n)}, ; "\n' for n in range(12)), "rows.csv"),
+        numbers={"documents": 12},
+    ),
+    "csv with pipes": Case(
+        text('"a;b"|text\n' + "".join(f'{n}|"{article(n)}, ; "\n' for n in range(12)), "rows.csv"),
+        numbers={"documents": 12},
+    ),
+    "csv below blank lines": Case(
+        text("\n \nid,text\n" + "".join(f'{n},"{article(n)}"\n' for n in range(12)) + "1,2,3\n", "rows.csv"),
+        refused=(f"rows.csv:{4 + 12 * 6} has 3 fields",),
+    ),
+    "csv with a space before the quote": Case(
+        text("id, text\n" + "".join(f'{n}, "{article(n)}, so"\n' for n in range(12)), "rows.csv"),
+        numbers={"documents": 12},
+        said=('column "text"',),
+    ),
     "UTF-16, said so": Case(text(articles().encode("utf-16")), {"encoding": "utf-16"}, {"documents": 12}),
     "a byte order mark": Case(text(b"\xef\xbb\xbf" + articles().encode()), numbers={"documents": 12}),
     "CRLF": Case(text(articles().replace("\n", "\r\n")), numbers={"documents": 12}),
