@@ -124,8 +124,8 @@ def split_documents(records: np.ndarray, sequence_length: int, num_validation: i
     """Decide the fate of every document.
 
     Documents are held out in hash order until the target is reached; one that would overshoot the target twofold is
-    passed over (a novel among short stories). If nothing fits, the smallest group is held out, or, where there are
-    no groups, the last part of the largest document.
+    passed over (a novel among short stories), and of those that are left a fifth goes at most. If nothing fits, the
+    smallest group is held out, or, where there are no groups, the last part of the largest document.
 
     Args:
         records: RECORD [documents].
@@ -168,6 +168,8 @@ def _groups(records, role, sizes) -> Iterator[tuple[np.ndarray, int]]:
 def _hold_out(records, role, sizes, target: int) -> int:
     """Mark held-out documents in `role`; whole groups go together. Returns the bytes."""
     held = 0
+    # The text of a giant that cannot be held out does not make the small ones fewer.
+    target = min(target, int(LARGEST_SHARE * _bytes_that_fit(records, role, sizes, 2 * target)))
     for group, size in _groups(records, role, sizes):
         if held + size <= 2 * target:
             role[group] = VALIDATION
@@ -175,6 +177,18 @@ def _hold_out(records, role, sizes, target: int) -> int:
         if held >= target:
             break
     return held
+
+
+def _bytes_that_fit(records, role, sizes, most: int) -> int:
+    """Bytes of all groups in training that have `most` bytes or fewer."""
+    total = 0
+    for indices in hash_order(records, role == TRAIN):
+        order = records["order"][indices]
+        begins = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1]]))[: len(indices)]
+        if len(indices):
+            of_groups = np.add.reduceat(sizes[indices], begins)
+            total += int(of_groups[of_groups <= most].sum())
+    return total
 
 
 def _hold_out_smallest_group(records, role, sizes) -> int:

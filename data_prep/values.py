@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from .sources import listing
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 # Thai, Lao, Burmese, Khmer: written without spaces. Some of their texts have a mark of no width between words.
 _WORD_BREAK = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b+")
-# A whole number that was once read as a fraction.
-_WHOLE = re.compile(r"^(-?\d+)\.0+$")
+# A whole number, also with zeros before it, or once read as a fraction.
+_WHOLE = re.compile(r"^(-?)0*(\d+)(?:\.0+)?$")
 
 
 def column_names(names: Sequence[str], show: bool) -> str:
@@ -48,13 +49,15 @@ def is_text(name: str) -> bool:
 def group_of(row: dict[str, Any], column: str | None) -> str | None:
     """Whose row it is, by its value in the group column; None where there is no column or no value in it.
 
-    A number is the same whether a file has it as 7 or, beside missing ones, as 7.0, and white space does not count.
+    Spellings of one name are one group: a number is the same as 7, 007 or, beside missing ones, 7.0; white space, case
+    and the form of a letter (composed or not, full width or half) do not count. Two people who are taken for one stay
+    on one side together, one who is taken for two might not.
     """
     value = row.get(column)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    name = " ".join(str(value).split())
-    return _WHOLE.sub(r"\1", name) or None
+    name = " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
+    return _WHOLE.sub(r"\1\2", name) or None
 
 
 def kind_of(value: Any) -> str:

@@ -365,7 +365,8 @@ def test_where_no_text_may_be_shown_a_row_is_not_taken_for_names_of_columns(tmp_
     ("value", "group"),
     [("a", "a"), (" a  b", "a b"), ("", None), (" ", None), (None, None), (7, "7"), (7.0, "7"), (7.5, "7.5"),
      ("7.0", "7"), ("-7.00", "-7"), ("7.05", "7.05"), ("1.7.0", "1.7.0"), (float("nan"), None), (0, "0"),
-     (False, "False")],
+     (False, "false"), ("007", "7"), ("-07", "-7"), ("000", "0"), ("0.70", "0.70"), ("٧", "٧"), ("\uff17", "7"),
+     ("Jose\u0301", "jos\u00e9"), ("JOS\u00c9", "jos\u00e9"), ("A\u00a07", "a 7")],
 )  # fmt: skip
 def test_whose_row_it_is(value, group):
     assert group_of({"who": value}, "who") == group

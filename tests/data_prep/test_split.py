@@ -74,6 +74,8 @@ def expected_held_out(documents: list[tuple[str, str | None]]) -> set[int] | Non
     members: dict[int, list[int]] = {}
     for index in unique:
         members.setdefault(place_in_order(*documents[index]), []).append(index)
+    weights = [sum(size[index] for index in group) for group in members.values()]
+    target = min(target, int(0.2 * sum(weight for weight in weights if weight <= 2 * target)))
     held, chosen = 0, set()
     for _, group in sorted(members.items()):
         weight = sum(size[index] for index in group)
@@ -223,6 +225,18 @@ def test_a_few_large_groups_are_not_cut(records_of):
     assert len(held_out) == 1
     assert held_out != {"hospital 0"}
     assert np.count_nonzero(found.role == VALIDATION) == 5
+
+
+@pytest.mark.parametrize("group", [None, "of the giant"])
+def test_a_giant_among_small_documents_leaves_most_of_them_in_training(records_of, group):
+    """Five percent of all are more than the small ones together."""
+    giant = ("word " * 4_000_000, group)
+    small = [(f"letter {n:04d} " * 90, None if group is None else f"person {n}") for n in range(600)]
+    found = split_documents(records_of([*small[:300], giant, *small[300:]]), LENGTH)
+    held_out = np.flatnonzero(found.role == VALIDATION)
+    assert 300 not in held_out
+    total = sum(len(text) for text, _ in small)
+    assert 0.19 * total <= found.held_out_bytes <= 0.21 * total
 
 
 def test_one_group_only_is_refused(records_of):
