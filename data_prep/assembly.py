@@ -81,14 +81,13 @@ def assemble(
     # Into memory first: what numpy raises on a full disk does not say so.
     np.save(stored := io.BytesIO(), train.counts)
     (out / "unigram_counts.npy").write_bytes(stored.getvalue())
-    write_static_copies(
-        out / "static_masks", partial(stream_shards, out / "train"), tokenizer, examples, static_masks
-    )
+    copies = write_static_copies(out, partial(stream_shards, out / "train"), tokenizer, examples, static_masks)
     return {
         "train": train.of_text(),
         "validation": validation.of_text(),
         "text": text_numbers(train, validation, totals["train"].words, tokenizer),
         "pairs": train.of_pairs(),
+        "static": copies,
         "examples": shown,
     }
 

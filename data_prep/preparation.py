@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from joblib import cpu_count
 
-from . import command_line
+from . import command_line, static
 from .assembly import PARTS, assemble
 from .corpus import Corpus, Document
 from .corpus_rules import CorpusRules
@@ -42,7 +42,7 @@ _SAMPLED_DOCUMENTS = 4
 _EXAMPLES_SHOWN = 3
 _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
-_FOLDERS = (*PARTS, "train_pairs", "validation_pairs", "static_masks", "tokenizer")
+_FOLDERS = (*PARTS, "train_pairs", "validation_pairs", *static.FOLDERS, "tokenizer")
 _FILES = ("unigram_counts.npy", "prep_report.json", "prep_report.md")
 # Settings that came later, and what was done before there were these.
 _LATER = {"show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False}

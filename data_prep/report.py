@@ -257,6 +257,7 @@ def markdown(facts: dict) -> str:
         ("unigram entropy (MLM baseline), nats", f"{text['unigram_entropy']:.2f}"),
         (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),
         ("labelled next / random / none", f"{pairs['next']:,} / {pairs['random']:,} / {pairs['unlabelled']:,}"),
+        *((f"rows of {name}/", f"{number:,}") for name, number in facts["static"].items()),
         ("sentences cut into pieces", f"{pairs['sentences_cut']:,}"),
         ("mean length / sequence length", f"{pairs['fill']:.0%}"),
     ]

@@ -1,6 +1,13 @@
-"""Statically masked copies of a corpus, as a `datasets` folder for the BertForPreTraining of transformers."""
+"""Statically masked copies of a corpus, as `datasets` folders for models of transformers.
+
+    static_masks/               windows with a next-sentence label, for BertForPreTraining
+    static_masks_unlabelled/    windows without one, for BertForMaskedLM
+
+They stand apart because the loss of transformers is the mean over the labels of a batch: without any it is no number.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,36 +22,67 @@ from .wordpiece import WordPieceTokenizer
 _ROWS_AT_ONCE = 4_096
 
 
+FOLDERS = {"static_masks": True, "static_masks_unlabelled": False}
+"""Names, and whether the windows in them are labelled."""
+
+
 def write_static_copies(
-    folder: Path,
+    out: Path,
     shards: Callable[[], Iterable[Shard]],
     tokenizer: WordPieceTokenizer,
     settings: ExampleSettings,
     copies: int,
-) -> None:
+) -> dict[str, int]:
     """Write the pairs and masks of the first `copies` epochs, padded to the sequence length; nothing for 0 copies.
 
-    Columns, named as the arguments of transformers' model: input_ids, token_type_ids, attention_mask, labels
-    (lists of `sequence_length` integers; -100 in labels where nothing is predicted) and next_sentence_label (an
-    integer; -100 where a window has no second segment).
+    Columns, named as the arguments of transformers' models: input_ids, token_type_ids, attention_mask, labels
+    (lists of `sequence_length` integers; -100 in labels where nothing is predicted) and, of windows that have one,
+    next_sentence_label (an integer).
 
     Args:
+        out: where the folders go; one without rows is not made.
         shards: gives them anew for each copy.
+
+    Returns:
+        How many rows each folder has.
     """
-    if copies:
-        write_table(folder, _batches(shards, tokenizer, settings, copies))
+    if not copies:
+        return {}
+    return {
+        name: _write(out / name, _batches(shards, tokenizer, settings, copies, is_labelled))
+        for name, is_labelled in FOLDERS.items()
+    }
 
 
-def _batches(shards, tokenizer, settings: ExampleSettings, copies: int) -> Iterator[dict[str, np.ndarray]]:
+def _write(folder: Path, batches: Iterator[dict[str, np.ndarray]]) -> int:
+    """Write a table unless it is empty; returns how many rows it has."""
+    count = 0
+
+    def counted() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal count
+        for batch in batches:
+            count += len(batch["input_ids"])
+            yield batch
+
+    rows = counted()
+    if first := next(rows, None):
+        write_table(folder, chain([first], rows))
+    return count
+
+
+def _batches(
+    shards, tokenizer, settings: ExampleSettings, copies: int, is_labelled: bool
+) -> Iterator[dict[str, np.ndarray]]:
     rules = MaskingRules.of(tokenizer, settings.masking)
     for epoch in range(copies):
         for shard in shards():
             rows = pairs(shard, settings.sequence_length, settings.seed, epoch, tokenizer.starts_word)
             key = example_keys(shard.index, np.arange(len(rows)), settings.seed, epoch)
-            examples = Examples.of(0, rows, key)
-            for start in range(0, len(rows), _ROWS_AT_ONCE):
+            examples = Examples.of(0, rows, key)[(rows.label != UNLABELLED) == is_labelled]
+            for start in range(0, len(examples), _ROWS_AT_ONCE):
                 part = examples[start : start + _ROWS_AT_ONCE]
-                yield _padded(shard, part, tokenizer, rules, settings.sequence_length)
+                columns = _padded(shard, part, tokenizer, rules, settings.sequence_length)
+                yield columns | ({"next_sentence_label": part.label} if is_labelled else {})
 
 
 def _padded(shard: Shard, examples: Examples, tokenizer, rules: MaskingRules, length: int) -> dict[str, np.ndarray]:
@@ -65,5 +103,4 @@ def _padded(shard: Shard, examples: Examples, tokenizer, rules: MaskingRules, le
         "token_type_ids": pad(types, 0),
         "attention_mask": pad(np.ones_like(ids), 0),
         "labels": pad(labels, UNLABELLED),
-        "next_sentence_label": examples.label,
     }

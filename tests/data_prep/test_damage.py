@@ -38,7 +38,7 @@ def refusal(folder) -> str:
 def test_every_file_but_the_log_is_in_the_manifest(folder):
     found = {path.relative_to(folder).as_posix() for path in files_of(folder)}
     assert found == {MANIFEST, *read_manifest(folder)["files"]}
-    kinds = {"train", "validation", "train_pairs", "validation_pairs", "static_masks"}
+    kinds = {"train", "validation", "train_pairs", "validation_pairs", "static_masks", "static_masks_unlabelled"}
     assert {name.split("/")[0] for name in found} == kinds | {
         "tokenizer", "unigram_counts.npy", "prep_report.json", "prep_report.md", MANIFEST
     }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep import static
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
@@ -195,12 +196,13 @@ def test_static_copies_are_written_when_asked_for(corpus, tmp_path):
     from datasets import load_from_disk
 
     found = prepare(settings(corpus), EXAMPLES, tmp_path / "out", static_masks=2)
-    copies = load_from_disk(str(found.folder / "static_masks"))
+    copies, unlabelled = (load_from_disk(str(found.folder / name)) for name in static.FOLDERS)
     report = json.loads((found.folder / "prep_report.json").read_text())
-    assert len(copies) == pytest.approx(2 * report["pairs"]["examples"], rel=0.1)
-    assert set(copies.column_names) == {
-        "input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label"
-    }  # fmt: skip
+    assert report["static"] == {"static_masks": len(copies), "static_masks_unlabelled": len(unlabelled)}
+    assert len(copies) + len(unlabelled) == pytest.approx(2 * report["pairs"]["examples"], rel=0.1)
+    assert len(unlabelled) == pytest.approx(2 * report["pairs"]["unlabelled"], rel=0.2)
+    page = (found.folder / "prep_report.md").read_text()
+    assert f"| rows of static_masks_unlabelled/ | {len(unlabelled):,} |" in page
 
 
 def test_nothing_is_written_outside_the_folder(corpus, tmp_path, monkeypatch):

@@ -1,9 +1,10 @@
-"""The static export, opened by `datasets` and fed to the BertForPreTraining of transformers."""
+"""The static export, opened by `datasets` and fed to models of transformers."""
 
 import math
 
 import numpy as np
 import pytest
+from datasets import load_from_disk
 
 from data_prep.packing import Examples, pack
 from data_prep.pairs import example_keys, pairs
@@ -12,7 +13,7 @@ from data_prep.static import write_static_copies
 
 LENGTH, COPIES = 32, 2
 SETTINGS = ExampleSettings(sequence_length=LENGTH, seed=3)
-COLUMNS = ["input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label"]
+COLUMNS = ["input_ids", "token_type_ids", "attention_mask", "labels"]
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +29,26 @@ def shards(shard_of, small_tokenizer):
 
 
 @pytest.fixture(scope="module")
-def opened(shards, small_tokenizer, tmp_path_factory):
-    from datasets import load_from_disk
+def out(shards, small_tokenizer, tmp_path_factory):
+    out = tmp_path_factory.mktemp("static")
+    counts = write_static_copies(out, lambda: shards, small_tokenizer, SETTINGS, COPIES)
+    assert counts == {folder.name: len(load_from_disk(str(folder))) for folder in sorted(out.iterdir())}
+    return out
 
-    folder = tmp_path_factory.mktemp("static") / "static_masks"
-    write_static_copies(folder, lambda: shards, small_tokenizer, SETTINGS, COPIES)
-    return load_from_disk(str(folder)).with_format("numpy")
+
+@pytest.fixture(scope="module", params=["static_masks", "static_masks_unlabelled"])
+def name(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def unmasked(shards, small_tokenizer) -> list[tuple[list[int], list[int], int]]:
-    """Ids, token types and label of each example before masking, in the order of the export."""
+def opened(out, name):
+    return load_from_disk(str(out / name)).with_format("numpy")
+
+
+@pytest.fixture(scope="module")
+def unmasked(shards, small_tokenizer, name) -> list[tuple[list[int], list[int], int]]:
+    """Ids, token types and label of each example of a folder before masking, in the order of the export."""
     found = []
     for epoch in range(COPIES):
         for shard in shards:
@@ -52,27 +62,26 @@ def unmasked(shards, small_tokenizer) -> list[tuple[list[int], list[int], int]]:
             found += zip(
                 [i.tolist() for i in ids], [t.tolist() for t in types], rows.label.tolist(), strict=True
             )
-    return found
+    return [example for example in found if (example[2] == -100) == name.endswith("unlabelled")]
 
 
-def test_columns_are_padded_to_the_sequence_length(opened, unmasked):
-    assert opened.column_names == COLUMNS
-    assert len(opened) == len(unmasked)
+def test_columns_are_padded_to_the_sequence_length(opened, unmasked, name):
+    assert opened.column_names == COLUMNS + ["next_sentence_label"] * (name == "static_masks")
+    assert len(opened) == len(unmasked) > 50
     for name in COLUMNS[:4]:
         assert opened[:][name].shape == (len(unmasked), LENGTH)
-    assert opened[:]["next_sentence_label"].shape == (len(unmasked),)
 
 
 def test_rows_are_the_examples_with_their_masks(opened, unmasked, small_tokenizer):
     table = opened[:]
     rows = zip(*(table[name].tolist() for name in COLUMNS), strict=True)
-    for (ids, types, attention, labels, label), (plain, plain_types, plain_label) in zip(
+    assert table.get("next_sentence_label", np.full(len(unmasked), -100)).tolist() == [row[2] for row in unmasked]
+    for (ids, types, attention, labels), (plain, plain_types, _) in zip(
         rows, unmasked, strict=True
     ):
         padding = LENGTH - len(plain)
         assert attention == [1] * len(plain) + [0] * padding
         assert types == plain_types + [0] * padding
-        assert label == plain_label
         masked = [place for place, target in enumerate(labels) if target != -100]
         assert len(masked) == max(1, round(0.15 * len(plain)))
         for place, (shown, target) in enumerate(zip(ids, labels, strict=True)):
@@ -81,10 +90,10 @@ def test_rows_are_the_examples_with_their_masks(opened, unmasked, small_tokenize
         assert not {plain[place] for place in masked} & {small_tokenizer.cls_id, small_tokenizer.sep_id}
 
 
-def test_labels_of_all_three_kinds_occur(opened):
-    counts = np.unique(opened[:]["next_sentence_label"], return_counts=True)
-    assert counts[0].tolist() == [-100, 0, 1]
-    assert counts[1][1] == counts[1][2] > 20
+def test_labels_of_both_kinds_occur_equally_often(out):
+    labels = load_from_disk(str(out / "static_masks"))["next_sentence_label"]
+    values, counts = np.unique(np.array(labels), return_counts=True)
+    assert values.tolist() == [0, 1] and counts[0] == counts[1] > 20
 
 
 def test_every_copy_has_masks_of_its_own(opened, unmasked):
@@ -97,11 +106,9 @@ def test_every_copy_has_masks_of_its_own(opened, unmasked):
 @pytest.mark.parametrize("masking", ["token", "whole-word"])
 def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_path, masking):
     """With whole words a word seldom has a mask on a part of it only (runs of over ten, lone long words)."""
-    from datasets import load_from_disk
-
     settings = ExampleSettings(sequence_length=LENGTH, masking=masking, seed=3)
-    write_static_copies(tmp_path / "static", lambda: shards, small_tokenizer, settings, 1)
-    table = load_from_disk(str(tmp_path / "static")).with_format("numpy")[:]
+    write_static_copies(tmp_path, lambda: shards, small_tokenizer, settings, 1)
+    table = load_from_disk(str(tmp_path / "static_masks")).with_format("numpy")[:]
     labels, ids = table["labels"], table["input_ids"]
     plain = np.where(labels != -100, labels, ids)
     here, after = labels[:, :-1] != -100, labels[:, 1:] != -100
@@ -115,7 +122,9 @@ def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_p
     assert share < 0.5 if masking == "whole-word" else share > 0.8
 
 
-def test_transformers_trains_on_a_batch(opened, small_tokenizer):
+@pytest.mark.parametrize("size", [1, 64])
+def test_transformers_trains_on_a_batch(opened, name, small_tokenizer, size):
+    """Every batch has a loss, one of a single row too."""
     import torch
     import transformers
 
@@ -128,14 +137,22 @@ def test_transformers_trains_on_a_batch(opened, small_tokenizer):
         intermediate_size=32,
         max_position_embeddings=LENGTH,
     )
-    model = transformers.BertForPreTraining(config)
-    loss = model(**opened.with_format("torch")[:64]).loss
-    loss.backward()
-    assert math.isfinite(loss.item())
+    of_pairs = name == "static_masks"
+    model = (transformers.BertForPreTraining if of_pairs else transformers.BertForMaskedLM)(config).eval()
     # A model that knows nothing: ln V for the words, ln 2 for the pairs.
-    assert abs(loss.item() - math.log(small_tokenizer.vocab_size) - math.log(2)) < 0.3
+    expected = math.log(small_tokenizer.vocab_size) + of_pairs * math.log(2)
+    rows = opened.with_format("torch")
+    for start in range(0, min(len(rows), 20 * size), size):
+        assert abs(model(**rows[start : start + size]).loss.item() - expected) < (0.3 if size > 1 else 1)
 
 
 def test_no_copies_write_nothing(shards, small_tokenizer, tmp_path):
-    write_static_copies(tmp_path / "static", lambda: shards, small_tokenizer, SETTINGS, 0)
-    assert not (tmp_path / "static").exists()
+    assert write_static_copies(tmp_path, lambda: shards, small_tokenizer, SETTINGS, 0) == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_without_pairs_has_the_unlabelled_folder_alone(shard_of, small_tokenizer, tmp_path):
+    ids = np.random.default_rng(1).choice(np.flatnonzero(small_tokenizer.is_ordinary), 90).astype(np.uint16)
+    counts = write_static_copies(tmp_path, lambda: [shard_of([[9]] * 10, ids, 0)], small_tokenizer, SETTINGS, 1)
+    assert counts == {"static_masks": 0, "static_masks_unlabelled": 10}
+    assert [folder.name for folder in tmp_path.iterdir()] == ["static_masks_unlabelled"]
