@@ -102,7 +102,7 @@ class Corpus:
         """What is read, and how, in sentences."""
         if not self.ignored:
             return self.rules.sentences()
-        left_out = f"Left out, as only files of {FORMATS} are read: {listing(sorted(self.ignored), 3)}."
+        left_out = f"Left out: {listing(sorted(self.ignored), 3)}. Only files of {FORMATS} are read."
         return [left_out, *self.rules.sentences()]
 
     def documents(self) -> Iterator[Document]:

@@ -13,6 +13,11 @@ from pathlib import Path
 from .errors import PrepError
 
 FORMATS = "text (.txt), .jsonl, .csv, .tsv, each also with .gz, and .parquet"
+# Files by which a folder is known that holds no text of an owner: a prepared corpus, a run, a model, a tokenizer.
+_WRITTEN_BY_US = (
+    {"prepared.json"}, {".work"}, {"settings.yaml", "metrics.jsonl"}, {"settings.yaml", "results.json"},
+    {"config.json", "model.safetensors"}, {"tokenizer_config.json", "vocab.txt"},
+)  # fmt: skip
 _SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
 
@@ -122,7 +127,8 @@ def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
 def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     """(name, path) of the files in a folder and those in it, hidden ones left out.
 
-    What is no file (a broken link, a link to a folder, which may lead round in a circle) goes to `ignored`.
+    What is no file (a broken link, a link to a folder, which may lead round in a circle) goes to `ignored`, and folders
+    in it that hold a prepared corpus, a run or a model.
     """
 
     def refuse(error: OSError) -> None:
@@ -132,6 +138,9 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     found = []
     for folder, folders, files in os.walk(path, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        ours = [name for name in folders if _is_written_by_us(os.path.join(folder, name))]
+        ignored += [f"{Path(folder, name).relative_to(path).as_posix()}/ (a run or a model)" for name in ours]
+        folders[:] = [name for name in folders if name not in ours]
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in [*files, *links]:
             file = Path(folder, name)
@@ -140,6 +149,14 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
             elif not name.startswith("."):
                 ignored.append(file.relative_to(path).as_posix())
     return sorted(found)
+
+
+def _is_written_by_us(folder: str) -> bool:
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return False
+    return any(mark <= names for mark in _WRITTEN_BY_US)
 
 
 def _nearest_name(path: str) -> str:

@@ -1,8 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from data_prep.corpus import Corpus
 from pretrain.fill_mask import MaskFiller
 from pretrain.run import main
 
@@ -278,6 +280,20 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
     assert "--preset stands beside --init-from" in capsys.readouterr().err
+
+
+def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeypatch):
+    """Neither the metrics nor a vocabulary, and the same command goes on with the same text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text(Path(corpus_file).read_text())
+    given = ["--corpus=.", "--preset=tiny", "--sequence-length=48", "--batch-size=8", "--device=cpu", "--workers=1"]
+    given += ["--budget=6steps", "--out=runs/all"]
+    assert main(given) == 0
+    first = json.loads(Path("runs/all/results.json").read_text())["prepared"]
+    assert main([*given[:-2], "--budget=8steps", given[-1]]) == 0
+    assert Corpus(["."]).introduction()[0].startswith("Left out: runs/all/ (a run or a model)")
+    assert json.loads(Path("runs/all/results.json").read_text())["prepared"] == first
 
 
 def test_a_dry_run_of_the_built_in_corpus(tmp_path, capsys, monkeypatch):
