@@ -9,7 +9,7 @@ from .wordpiece import LONGEST_WORD, bert_normalizer
 
 
 def runs(text: bytes, least: int) -> list[tuple[int, int]]:
-    """Begin and end of each run of at least so many bytes without white space (of ASCII) in UTF-8 text."""
+    """Begin and end of each run of `least` bytes or more without white space (of ASCII) in UTF-8 text."""
     spaces = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) <= ord(" "))
     bounds = np.concatenate([[-1], spaces, [len(text)]])
     long = np.flatnonzero(np.diff(bounds) > least)

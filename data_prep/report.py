@@ -114,8 +114,8 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
             "sequence length and were cut into pieces: use a larger --sequence-length, or --line paragraph if a line "
             "holds several sentences."
         )
-    found += _about_text(corpus)
-    return found
+    checks = corpus["checks"]
+    return [*found, *_about_rows(corpus), *_about_characters(checks), *_about_words(checks, corpus["documents"])]
 
 
 def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
@@ -136,8 +136,8 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
     return found
 
 
-def _about_text(corpus: dict) -> list[str]:
-    """Warnings about what the text holds that is no language."""
+def _about_rows(corpus: dict) -> list[str]:
+    """Warnings about rows that are left out, and documents of no group."""
     checks, found = corpus["checks"], []
     if corpus["bad_rows"] > 0.01 * corpus["rows"]:
         found.append(
@@ -150,6 +150,12 @@ def _about_text(corpus: dict) -> list[str]:
             f"{without:,} of the {corpus['documents']:,} documents have no {column}, as text files have no columns: "
             "each of them counts as a group of its own."
         )
+    return found
+
+
+def _about_characters(checks: dict) -> list[str]:
+    """Warnings about characters that are not read, or not those of the author."""
+    found = []
     if checks["read_twice"]:
         found.append(
             f"In {checks['read_twice']:,} places a letter has become two or three (as é has become Ã©): the text was "
@@ -176,6 +182,12 @@ def _about_text(corpus: dict) -> list[str]:
             f"{checks['joiners']:,} characters join or part letters without a space (U+200C, U+200D, as in Persian): "
             "the tokenizer drops them, and what they part becomes one word; put a space where a word ends."
         )
+    return found
+
+
+def _about_words(checks: dict, documents: int) -> list[str]:
+    """Warnings about what the text holds that is no language, or no words."""
+    found = []
     if checks["share_of_long_words"] > 0.001:
         found.append(
             f"{checks['long_words']:,} words have more than 100 characters and make "
@@ -187,8 +199,8 @@ def _about_text(corpus: dict) -> list[str]:
             f"{checks['share_of_long_runs']:.0%} of the text stands in runs of {LONG_RUN} characters and more without "
             "a space (base64, hashes, sequences), which are learned as words: take them out."
         )
-    if checks["documents_with_tags"] > 0.1 * corpus["documents"]:
-        share = checks["documents_with_tags"] / corpus["documents"]
+    if checks["documents_with_tags"] > 0.1 * documents:
+        share = checks["documents_with_tags"] / documents
         found.append(f"{share:.0%} of the documents hold HTML or XML tags, which are learned as words: take them out.")
     if checks["share_of_repeated_lines"] > 0.01:
         found.append(

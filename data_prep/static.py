@@ -41,7 +41,7 @@ def write_static_copies(
 
     Args:
         out: where the folders go; one without rows is not made.
-        shards: gives them anew for each copy.
+        shards: gives them again for each copy.
 
     Returns:
         How many rows each folder has.
