@@ -23,8 +23,10 @@ _PRIVATE = re.compile(
     rb"\xee[\x80-\xbf]{2}|\xef[\x80-\xa3][\x80-\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
 )
 _PRIVATE_LEADS = (b"\xee", b"\xef", b"\xf3", b"\xf4")
-# Characters of ASCII without a space. Few words of a language are so long; base64, hashes and sequences are.
+# Characters of ASCII without a space, and letters and digits in them without a mark between. Few words of a language
+# are so long; base64, hashes and sequences are.
 LONG_RUN = 40
+_LONG_STRETCH = re.compile(rb"[0-9A-Za-z]{20,}")
 _LINKS = (b"://", b"www.", b"@")
 
 # Lines are compared between documents at the beginning of a corpus only, which bounds the memory.
@@ -40,8 +42,9 @@ class TextChecks:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
         text), documents_with_tags (HTML, XML), documents_without_group, joiners (U+200C, U+200D), private_characters,
-        long_words (of more than 100 characters) and long_word_characters (in them), run_characters (in runs of 40
-        characters and more without a space, links and long words left out), bytes (of text).
+        long_words (of more than 100 characters) and long_word_characters (in them), run_characters (letters and
+        digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words left
+        out), bytes (of text).
     """
 
     def __init__(self):
@@ -82,7 +85,7 @@ class TextChecks:
                 self.long_word_characters += sum(map(len, found))
                 self._long_word_bytes += sum(len(word.encode()) for word in found)
             elif run.isascii() and not any(mark in run for mark in _LINKS):
-                self.run_characters += len(run)
+                self.run_characters += sum(map(len, _LONG_STRETCH.findall(run)))
 
     def _compare(self, lines: list[str]) -> None:
         self._compared += 1
