@@ -48,6 +48,7 @@ class Corpus:
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
         rules: CorpusRules. total_bytes: bytes on disk, 0 if not known.
+        has_rows: whether documents of any source are rows.
         is_decoded: whether any source is in `encoding`; parquet files and data sets say their own.
         empty_documents: documents without text that the last pass left out. bad_rows: BadRows of the last pass.
 
@@ -82,6 +83,7 @@ class Corpus:
             names = listing((source.name for source in self._sources), 3)
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.total_bytes = sum(sizes) if len(on_disk) == len(sizes) else 0
+        self.has_rows = any(source.has_rows for source in self._sources)
         self.is_decoded = any(source.format not in ("parquet", "hub", "builtin") for source in self._sources)
         self.empty_documents = 0
         self.bad_rows = BadRows(skip_bad_rows)

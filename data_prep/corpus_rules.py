@@ -110,10 +110,6 @@ class RuleFinder:
                     f"{option} {name} has nothing to act on: {self._sources_shown} has no columns; leave it "
                     "out, or give .jsonl, .csv, .tsv or .parquet files."
                 )
-        if self.skip_bad_rows and not with_rows:
-            raise PrepError(
-                f"--skip-bad-rows has nothing to act on: {self._sources_shown} has no rows; leave it out."
-            )
         if self.document != "auto" and not any(source.format == "txt" for source in self.sources):
             raise PrepError(
                 f"--document {self.document} is for .txt files and {self._sources_shown} is none; leave it out."

@@ -137,18 +137,24 @@ class Preparation:
         self.validation_corpus = None
         if prep.validation_corpus:
             self.validation_corpus = self._open(prep.validation_corpus, exclude, self.corpus.rules)
-        opened = [corpus for corpus in (self.corpus, self.validation_corpus) if corpus]
-        if prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
-            names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
-            raise PrepError(
-                f"--encoding {prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
-                "itself; leave it out."
-            )
+        self._refuse_pointless()
         exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks()
         self.started = time.monotonic()
         self.log: list[str] = []
+
+    def _refuse_pointless(self) -> None:
+        """Raises PrepError for a setting that acts on neither corpus."""
+        opened = [corpus for corpus in (self.corpus, self.validation_corpus) if corpus]
+        names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
+        if self.prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
+            raise PrepError(
+                f"--encoding {self.prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
+                "itself; leave it out."
+            )
+        if self.prep.skip_bad_rows and not any(corpus.has_rows for corpus in opened):
+            raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
 
     def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: CorpusRules | None = None) -> Corpus:
         prep = self.prep

@@ -188,8 +188,8 @@ class _Twice(ValueError):
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _Twice(_repeated([name for name, _ in pairs]))
+    if len(found) != len(pairs) and (name := _repeated([name for name, _ in pairs])):
+        raise _Twice(name)
     return found
 
 

@@ -269,6 +269,7 @@ CASES = {
     "jsonl with a name twice": Case(
         rows('{"text": "a b", "text": "c d"}'), refused=("rows.jsonl:13 has two columns of the same name (text)",)
     ),
+    "jsonl with a nameless name twice": Case(rows('{"": 1, "": 2, "text": "a"}'), numbers={"documents": 13}),
     "parquet with two columns of one name": Case(two_columns, refused=("rows.parquet has two columns of the same",)),
     "parquet with nested columns": Case(
         table(text=[{"body": article(n)} for n in range(12)]),

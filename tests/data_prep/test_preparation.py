@@ -152,6 +152,14 @@ def test_a_corpus_that_is_held_out_whole_leaves_nothing_to_learn_from(corpus, tm
     assert not (tmp_path / "out").exists()
 
 
+def test_a_setting_that_acts_on_one_of_two_corpora_is_taken(corpus, tmp_path):
+    rows = tmp_path / "held.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"a b c {n} .\nd e f ."}) + "\n" for n in range(9)) + "no row\n")
+    chosen = settings(corpus / "a.txt", validation_corpus=(str(rows),), skip_bad_rows=True, encoding="latin-1")
+    found = prepare(chosen, EXAMPLES, tmp_path / "out")
+    assert found.manifest["validation"]["documents"] == 9
+
+
 def test_a_validation_corpus_without_a_word_is_named(corpus, tmp_path):
     (tmp_path / "held.txt").write_text("\u200b\ufffd\n")
     chosen = settings(corpus / "a.txt", validation_corpus=(str(tmp_path / "held.txt"),))
