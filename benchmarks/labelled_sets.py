@@ -44,7 +44,7 @@ def opened(path: Path) -> str:
 
 
 def read(data: Path, name: str, part: str, most: int, label: Callable[[dict], str | None]) -> Rows:
-    """At most so many rows of a part, drawn evenly; rows without a label are left out."""
+    """Up to `most` rows of a part, drawn evenly; rows without a label are left out."""
     rows = [json.loads(line) for line in opened(data / name / f"{part}.jsonl").splitlines()]
     kept = [
         {key: row[key] for key in ("text", "text_a", "text_b") if key in row} | {"label": found}
@@ -60,7 +60,7 @@ def drawn(rows: Rows, most: int) -> Rows:
 
 
 def parted(rows: Rows, validation: int) -> tuple[Rows, Rows]:
-    """All but so many rows, and these."""
+    """The rows in two parts: those for training, and the first `validation` of them."""
     return rows[validation:], rows[:validation]
 
 

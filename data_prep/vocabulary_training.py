@@ -134,8 +134,8 @@ def _frequent_letters(counts: np.ndarray, normalizer: normalizers.Normalizer) ->
 def _alphabet(frequent: list[_Letter], size: int) -> tuple[list[str], list[str]]:
     """The letters that a vocabulary begins with and their continuing forms, each sorted by code point.
 
-    They are as many as a quarter of its entries, or 1,000; and where these make less than 99.95 % of the text, as in
-    Chinese, so many more, up to half of its entries. The rest is for what is joined.
+    They are a quarter of its entries, or 1,000 if that is more. Where these make less than 99.95 % of the text, as in
+    Chinese, more are taken, up to half of the entries. The rest is for what is joined.
     """
     letters, continuing = [], []
     for each in frequent[: max(1000, size // 4, min(_needed(frequent), size // 2))]:

@@ -1,7 +1,7 @@
 """What a preparation under way keeps, so that it goes on where it was stopped: vocabulary and encoded blocks.
 
     identity.json       what is prepared from what
-    documents.bin       a record of each document; written anew by every run
+    documents.bin       a record of each document; every run writes it again
     tokenizer/, .json   the vocabulary, and its seal
     blocks/             encoded text, a file and its seal a block
 

@@ -25,7 +25,7 @@ class Window:
     """Steps in a row, and their rate.
 
     Args:
-        skipped: so many steps at its beginning do not count, as kernels are compiled for a new number of threads.
+        skipped: how many steps at its beginning do not count, as kernels are compiled for a new number of threads.
     """
 
     def __init__(self, skipped: int = 0):

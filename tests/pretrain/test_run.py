@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from safetensors.torch import load_file, save_file
 
 from data_prep.corpus import Corpus
@@ -280,6 +281,19 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
     assert "--preset stands beside --init-from" in capsys.readouterr().err
+
+
+def test_a_model_that_has_learned_goes_on_at_a_tenth_of_the_rate_and_says_so(finished, prepared, tmp_path, capsys):
+    def rate(name, *given):
+        options = [a for a in arguments(prepared, tmp_path / name, budget="2steps") if "preset" not in a]
+        assert main([*options, *given]) == 0
+        settings = yaml.safe_load((tmp_path / name / "settings.yaml").read_text())
+        return settings["learning_rate"], "The learning rate is a tenth of that" in capsys.readouterr().out
+
+    going_on = f"--init-from={finished / 'final'}"
+    (fresh, fresh_says), (found, says) = rate("fresh", "--preset=tiny"), rate("trained", going_on)
+    assert found == pytest.approx(fresh / 10, rel=0.05) and says and not fresh_says
+    assert rate("given", going_on, "--learning-rate=0.004") == (0.004, False)
 
 
 def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeypatch):
