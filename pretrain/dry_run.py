@@ -41,10 +41,10 @@ from .trouble import busy, too_large, too_short
 STEPS = 2
 # The longest examples of so many steps make the step that needs the most memory.
 SEARCHED = 8
-# On a CPU the memory of a run grows on for hundreds of steps, as freed blocks of other sizes cannot be used again: to
-# 1.13 to 1.36 times what the steps here need (measured); and each new shape of a product leaves a kernel behind, of
-# which so many are kept.
-_GROWTH_ON_CPU = 1.25
+# On a CPU the memory of a run grows for hundreds of steps, as freed blocks of other sizes cannot be used again: by 0.13
+# to 0.36 of what the steps here need (measured); and each new shape of a product leaves a kernel behind, of which so
+# many are kept.
+_GROWTH_ON_CPU = 0.25
 _KERNELS, _STEPS_UNTIL_ALL = 0.35e9, 500
 
 
@@ -197,8 +197,8 @@ def needed_memory(device: str, steps: float) -> float:
     if (taken := memory_taken(device)) is not None:
         return taken
     unit = 1 if sys.platform == "darwin" else 1024
-    kernels = _KERNELS * min(1.0, max(0.0, steps) / _STEPS_UNTIL_ALL)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit * _GROWTH_ON_CPU + kernels
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak + (_GROWTH_ON_CPU * peak + _KERNELS) * min(1.0, max(0.0, steps) / _STEPS_UNTIL_ALL)
 
 
 def free_memory(device: str) -> int:
