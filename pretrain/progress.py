@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from data_prep.files import flush_to_disk, write_text
-from data_prep.screen import say
+from data_prep.screen import Bar, say
 
 if TYPE_CHECKING:
     from .step import Outcome
@@ -79,7 +77,7 @@ class Progress:
     ):
         self.metrics, self.log_every = metrics, log_every
         self.summary, self.after_evaluation = summary, after_evaluation
-        self._bar: tqdm | None = None
+        self._bar: Bar | None = None
         self._since = None
         self._printed = -1
 
@@ -118,7 +116,7 @@ class Progress:
         line = f"step {row['step']:,}  {losses}  lr {row['learning_rate']:.1e}  "
         line += f"{row['tokens_per_second']:,} tokens/s  {left} left"
         if self._bar is None:
-            self._bar = tqdm(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {desc}")
+            self._bar = Bar(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {desc}")
         self._bar.n = used
         self._bar.set_description_str(line)
         if self._bar.disable and int(used * _LINES) > self._printed:
@@ -131,12 +129,12 @@ class Progress:
         row = {f"{name}_loss": value if math.isfinite(value) else None for name, value in losses.items()}
         self.metrics.write({"step": outcome.step, "spike": row, "usual_loss": usual, "examples": outcome.identify()})
         text = f"step {outcome.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
-        tqdm.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
+        Bar.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
 
     def evaluation(self, counters, results: dict[str, float]) -> None:
         """Record held-out results and say them in a line."""
         self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
-        tqdm.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)
+        Bar.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)
         sys.stdout.flush()
         self.after_evaluation(self.metrics.rows())
 
