@@ -9,11 +9,12 @@ from typing import Self
 
 import numpy as np
 
+from .copies import copied_tokens
 from .encode import Block, BlockStore, id_dtype
 from .errors import PrepError
 from .memory import give_back
 from .pairs import pairs
-from .prepared import Shard, stream_shards, write_shards, write_table
+from .prepared import Shard, read_shards, stream_shards, write_shards, write_table
 from .report import PartNumbers, decoded_examples, text_numbers
 from .settings import ExampleSettings
 from .static import write_static_copies
@@ -78,18 +79,25 @@ def assemble(
     train, validation = (PartNumbers(tokenizer.vocab_size, examples.sequence_length) for _ in PARTS)
     shown = _write_pairs(out, "train", examples, examples.seed, tokenizer, train, num_shown)
     _write_pairs(out, "validation", examples, HELD_OUT_SEED, tokenizer, validation, 0)
-    # Into memory first: what numpy raises on a full disk does not say so.
-    np.save(stored := io.BytesIO(), train.counts)
-    (out / "unigram_counts.npy").write_bytes(stored.getvalue())
+    copied = np.concatenate(copied_tokens(stream_shards(out / "train"), read_shards(out / "validation")))
+    _save(out / "unigram_counts.npy", train.counts)
+    _save(out / "validation_copied.npy", np.packbits(copied))
     copies = write_static_copies(out, partial(stream_shards, out / "train"), tokenizer, examples, static_masks)
     return {
         "train": train.of_text(),
         "validation": validation.of_text(),
+        "copied": {"tokens": int(copied.sum()), "share": float(copied.mean())},
         "text": text_numbers(train, validation, totals["train"].words, tokenizer),
         "pairs": train.of_pairs(),
         "static": copies,
         "examples": shown,
     }
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    # Into memory first: what numpy raises on a full disk does not say so.
+    np.save(stored := io.BytesIO(), values)
+    path.write_bytes(stored.getvalue())
 
 
 def assemble_shards(blocks: Iterable[Block], total: Totals, shard_bytes: int = SHARD_BYTES) -> Iterator[Shard]:

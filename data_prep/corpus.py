@@ -26,6 +26,8 @@ class Document:
     """Where it starts, for people: "notes.txt:12"."""
     group: str | None
     """The value of the group column: documents of one group must not be held out from each other."""
+    file: str | None = None
+    """The path of the file that it is from; None for what is in no file."""
 
 
 class Corpus:
@@ -159,7 +161,8 @@ class Corpus:
             else:
                 bad_rows.good(source.name)
                 lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
-                yield Document(lines, f"{source.name}:{place}", group_of(row, group_column))
+                file = None if source.format == "hub" else source.path
+                yield Document(lines, f"{source.name}:{place}", group_of(row, group_column), file)
         self._require(source, column, missing)
         bad_rows.finish(source.name)
 
@@ -192,7 +195,7 @@ def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Me
         if line or lines:
             lines.append(line)
         if lines and (rules.document == "line" or (rules.document == "blank-line" and not line)):
-            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None)
+            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, source.path)
             lines = []
     if lines or rules.document == "file":
-        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None)
+        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, source.path)

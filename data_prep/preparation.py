@@ -24,13 +24,14 @@ from .errors import PrepError
 from .files import file_digest, write_json, write_text
 from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
+from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
 from .screen import say, tracked
 from .sealed import Damaged
 from .sentences import split
 from .settings import ExampleSettings, PrepSettings
 from .sources import Exclusion
-from .split import DUPLICATE, TRAIN, VALIDATION, Split, read_records, record_documents, split_documents
+from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
 from .text_checks import TextChecks
 from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
 from .wordpiece import WordPieceTokenizer
@@ -40,12 +41,17 @@ from .work_folder import WorkFolder
 _SAMPLED_DOCUMENTS = 4
 # In the report, decoded.
 _EXAMPLES_SHOWN = 3
+# Settings that the report shows.
+_REPORTED = ("group_column", "group_by", "near_duplicates", "min_documents", "show_text")
 _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
 _FOLDERS = (*PARTS, "train_pairs", "validation_pairs", *static.FOLDERS, "tokenizer")
-_FILES = ("unigram_counts.npy", "prep_report.json", "prep_report.md")
+_FILES = ("unigram_counts.npy", "validation_copied.npy", "prep_report.json", "prep_report.md")
 # Settings that came later, and what was done before there were these.
-_LATER = {"show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False}
+_LATER = {
+    "show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False, "group_by": "document",
+    "near_duplicates": "keep",
+}  # fmt: skip
 # No space, the quota is used up.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -289,15 +295,17 @@ class Preparation:
         self.share_read = share and min(1.0, share * kept / max(1, read))
 
     def _split(self) -> Split:
-        path = self.work.documents
+        path, rules = self.work.documents, SplitRules(self.prep.near_duplicates, self.prep.group_by)
+        signatures = None if rules.near_duplicates == "keep" else self.work.signatures
         num_validation = 0
         if self.validation_corpus:
             num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
             if not num_validation:
                 names = self._held_out_from()
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
-        count = record_documents(self._documents("reading"), path, self.checks)
-        documents = split_documents(read_records(path), self.examples.sequence_length, num_validation)
+        count = record_documents(self._documents("reading"), path, self.checks, signatures)
+        signed = read_signatures(signatures) if signatures else None
+        documents = split_documents(read_records(path), self.examples.sequence_length, num_validation, rules, signed)
         if count > num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
                 f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, which leaves "
@@ -307,6 +315,8 @@ class Preparation:
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
+        for sentence in documents.sentences():
+            self.note(sentence)
         return documents
 
     def _held_out_from(self) -> str:
@@ -319,7 +329,7 @@ class Preparation:
                 head, tail = self._cut(document, documents.cut_share)
                 yield index, "train", head
                 yield index, "validation", tail
-            elif documents.role[index] != DUPLICATE:
+            elif documents.role[index] in (TRAIN, VALIDATION):
                 yield index, PARTS[int(documents.role[index] == VALIDATION)], document
 
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
@@ -383,21 +393,22 @@ class Preparation:
         return {
             "documents": len(documents.role),
             "duplicates": documents.num_duplicates,
+            "near_duplicates": documents.num_near_duplicates,
+            "near_duplicates_dropped": documents.num_near_duplicates_dropped,
             "empty_documents": self.corpus.empty_documents,
             **self.corpus.bad_rows.numbers(),
             "bytes": documents.bytes,
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),
-            "groups": self._groups(documents) if self.prep.group_column else {},
+            "groups": self._groups(documents) if self.prep.group_column or documents.arrangement.files else {},
             "checks": self.checks.numbers(),
-            "settings": {name: getattr(self.prep, name) for name in ("group_column", "min_documents", "show_text")},
+            "settings": {name: getattr(self.prep, name) for name in _REPORTED},
         }
 
     def _groups(self, documents: Split) -> dict[str, int]:
         """How many groups have documents in each part; one without a group is one of its own."""
-        order = read_records(self.work.documents)["order"]
         roles = {"train": TRAIN, "validation": VALIDATION}
-        return {part: len(np.unique(order[documents.role == role])) for part, role in roles.items()}
+        return {part: len(np.unique(documents.order[documents.role == role])) for part, role in roles.items()}
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
         is_vocabulary_given = self.given_tokenizer is not None

@@ -6,6 +6,7 @@
     train_pairs/                the sentence pairs of the first epoch, as integer rows
     validation_pairs/           the frozen held-out pairs
     unigram_counts.npy          how often each vocabulary entry occurs in train, int64 [V]
+    validation_copied.npy       which held-out tokens lie in runs that stand in train too, bits of uint8
     prep_report.md, .json       what is in the data
 
 A record batch of `train/` or `validation/` is one logical shard. Its column `input_ids` is a list of lists: the
@@ -229,6 +230,23 @@ class PreparedCorpus:
             return np.load(path, allow_pickle=False).astype(np.int64, casting="safe", copy=False)
         except Exception as error:  # numpy reads the header as Python, which can fail in many ways.
             raise _to_be_prepared_again(self.folder, Damaged(f"{path} cannot be read ({error})")) from error
+
+    @cached_property
+    def validation_copied(self) -> list[np.ndarray] | None:
+        """For each shard of held-out text which of its tokens are copies (see `copies.copied_tokens`), bool [tokens].
+
+        None for a corpus that was prepared before they were counted.
+        """
+        path, sizes = self.folder / "validation_copied.npy", [len(shard.ids) for shard in self.validation]
+        if path.name not in self.manifest["files"]:
+            return None
+        try:
+            bits = np.load(path, allow_pickle=False)
+            if bits.dtype != np.uint8 or bits.shape != (-(-sum(sizes) // 8),):
+                raise ValueError(f"{bits.dtype} {bits.shape}")
+        except Exception as error:  # numpy reads the header as Python, which can fail in many ways.
+            raise _to_be_prepared_again(self.folder, Damaged(f"{path} cannot be read ({error})")) from error
+        return np.split(np.unpackbits(bits, count=sum(sizes)).astype(bool), np.cumsum(sizes)[:-1])
 
     @property
     def digest(self) -> str:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from .copies import RUN
 from .masking import MaskingRules, mask
 from .packing import Examples, pack
 from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
@@ -17,6 +18,8 @@ _BINS = 8
 _IDS_AT_ONCE = 1 << 20
 # A vocabulary is too large where so many of its entries occur so seldom.
 _RARE, _RARE_SHARE = 5, 0.2
+# Held-out text that is known by heart.
+_COPIED_SHARE = 0.2
 
 
 class PartNumbers:
@@ -107,12 +110,17 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
         found.append(f"{unknown:.2%} of the tokens are [UNK]: {remedy}.")
     if corpus["duplicates"] > 0.1 * corpus["documents"]:
         share = corpus["duplicates"] / corpus["documents"]
-        found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: look for near ones too.")
+        found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: was a file given twice?")
     if pairs["sentences_cut"] > 0.05 * facts["train"]["sentences"]:
         found.append(
             f"{pairs['sentences_cut'] / facts['train']['sentences']:.0%} of the sentences are longer than the "
             "sequence length and were cut into pieces: use a larger --sequence-length, or --line paragraph if a line "
             "holds several sentences."
+        )
+    if facts["copied"]["share"] > _COPIED_SHARE:
+        found.append(
+            f"{facts['copied']['share']:.0%} of the held-out tokens stand in runs of {RUN} and more in the training "
+            "part too (letterheads, quotations, copies): look at the loss without copies, which every evaluation gives."
         )
     checks = corpus["checks"]
     return [*found, *_about_rows(corpus), *_about_characters(checks), *_about_words(checks, corpus["documents"])]
@@ -244,10 +252,12 @@ def decoded_examples(
 def markdown(facts: dict) -> str:
     """The report as a page."""
     corpus, text, pairs = facts["corpus"], facts["text"], facts["pairs"]
-    checks = corpus["checks"]
+    checks, copied = corpus["checks"], facts["copied"]
     rows = [
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
+        ("documents that share half of their text with another", f"{corpus['near_duplicates']:,}"),
+        ("of these dropped", f"{corpus['near_duplicates_dropped']:,}"),
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),
         ("documents without text", f"{corpus['empty_documents']:,}"),
@@ -267,6 +277,7 @@ def markdown(facts: dict) -> str:
         ("tokens a word", f"{text['tokens_per_word']:.2f}"),
         ("[UNK] rate", f"{text['unk_rate']:.3%}"),
         ("unigram entropy (MLM baseline), nats", f"{text['unigram_entropy']:.2f}"),
+        (f"held-out tokens in runs of {RUN} that stand in train too", f"{copied['tokens']:,} ({copied['share']:.1%})"),
         (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),
         ("labelled next / random / none", f"{pairs['next']:,} / {pairs['random']:,} / {pairs['unlabelled']:,}"),
         *((f"rows of {name}/", f"{number:,}") for name, number in facts["static"].items()),

@@ -14,7 +14,7 @@ class PrepSettings:
 
     groups: ClassVar = {
         "text": ("corpus", "exclude", "validation_corpus", "document", "line", "language", "encoding", "text_column",
-                 "group_column", "skip_bad_rows", "show_text", "workers"),
+                 "skip_bad_rows", "group_column", "group_by", "near_duplicates", "show_text", "workers"),
         "vocabulary": ("vocab_size", "min_documents", "lowercase", "strip_accents", "tokenizer", "extend_vocab"),
     }  # fmt: skip
 
@@ -36,6 +36,10 @@ class PrepSettings:
     """Column of the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
     group_column: str | None = None
     """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
+    group_by: Literal["auto", "file", "document"] = "auto"
+    """Without it: file keeps all of a file on one side. auto: so if enough whole files can be held out."""
+    near_duplicates: Literal["group", "drop", "keep"] = "group"
+    """Documents that share half of their text. group: on one side of the split. drop: the first stays."""
     skip_bad_rows: bool = False
     """Leave out and list rows that cannot be read or hold no text, however many they are."""
     tokenizer: str | None = None
@@ -66,8 +70,12 @@ class PrepSettings:
                 if getattr(self, name) != getattr(default, name):
                     option = name.replace("_", "-")
                     raise PrepError(f"--{option} stands beside --tokenizer, which brings its own: leave one out")
-        if self.group_column is not None and self.validation_corpus:
-            raise PrepError("--group-column stands beside --validation-corpus, so nothing is split: leave one out")
+        for option in ("group_column", "group_by"):
+            if self.validation_corpus and getattr(self, option) not in (None, "auto"):
+                name = option.replace("_", "-")
+                raise PrepError(f"--{name} stands beside --validation-corpus, so nothing is split: leave one out")
+        if self.group_column is not None and self.group_by != "auto":
+            raise PrepError("--group-by stands beside --group-column, which says what stays together: leave one out")
         if not 0 <= self.extend_vocab <= 100_000:
             raise PrepError(f"--extend-vocab {self.extend_vocab} is out of range: give a number of entries, as 2000")
         if self.min_documents < 1:

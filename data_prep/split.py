@@ -1,21 +1,20 @@
 """Which documents are duplicates, which are held out, which teach the vocabulary.
 
-One pass over the corpus writes a 40-byte record a document to disk; everything else works on these records,
-partition by partition, so memory is bounded whatever the size of the corpus (16 bytes of hash make two different
-documents equal with probability under 1e-20 for a billion documents).
+Everything works on the records of the documents (see `records`), so memory is some tens of bytes a document.
 """
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from .corpus import Document
 from .errors import PrepError
-from .text_checks import TextChecks
+from .near_duplicates import near_duplicates
+from .records import find_duplicates, hash_order
 
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
 BYTES_PER_TOKEN = 5
@@ -24,93 +23,80 @@ HELD_OUT_SHARE, HELD_OUT_TOKENS, HELD_OUT_PAIRS = 0.05, 250_000, 500
 LARGEST_SHARE = 0.2
 VOCABULARY_BYTES = 500_000_000
 
-RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("order", "<u8"), ("bytes", "<u8"), ("grouped", "<u8")])
-_PARTITION_BYTES = 64_000_000
+TRAIN, VALIDATION, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2, 3
 
-TRAIN, VALIDATION, DUPLICATE = 0, 1, 2
+
+@dataclass(frozen=True)
+class SplitRules:
+    """What must not lie on both sides of the split."""
+
+    near_duplicates: Literal["group", "drop", "keep"] = "group"
+    """group: near duplicates stay together. drop: the first is kept. keep: nothing is done about them."""
+    group_by: Literal["auto", "file", "document"] = "auto"
+    """file: all documents of a file stay together. auto: so they do if enough whole files can be held out."""
 
 
 @dataclass(frozen=True)
 class Split:
     """The fate of every document, in corpus order.
 
-    `role` uint8 [documents]: TRAIN, VALIDATION or DUPLICATE. `in_vocabulary` bool [documents]: among those that the
+    `role` uint8 [documents]: TRAIN, VALIDATION, DUPLICATE or NEAR_DUPLICATE; the last two are left out. `order` uint64
+    [documents]: equal for documents that were kept on one side. `in_vocabulary` bool [documents]: among those that the
     vocabulary is trained on. `cut_document` is the index of the document whose last part is held out, where no whole
     document could be, else None. `cut_share` is the share of its lines that is held out.
     """
 
     role: np.ndarray
+    order: np.ndarray
     in_vocabulary: np.ndarray
     cut_document: int | None
     cut_share: float
     bytes: int
     held_out_bytes: int
+    num_near_duplicates: int
+    """Documents that are nearly equal to another one."""
+    arrangement: "Arrangement"
+    """What was kept on one side."""
+    wanted: "Arrangement"
+    """What should have been."""
 
     @property
     def num_duplicates(self) -> int:
         return int(np.count_nonzero(self.role == DUPLICATE))
 
+    @property
+    def num_near_duplicates_dropped(self) -> int:
+        return int(np.count_nonzero(self.role == NEAR_DUPLICATE))
 
-def record_documents(documents: Iterable[Document], path: Path, checks: TextChecks | None = None) -> int:
-    """Write a record for each document: 128 bits of its content's hash, its place in the hash order, its size.
-
-    Where lines end is not part of the content, so that a text is the same however its lines were cut. The place in the
-    order is the hash of the group where documents have one, so that a group stays together.
-    Returns the number of documents; `checks` gets each.
-    """
-    count = 0
-    with open(path, "wb") as file:
-        for document in documents:
-            text = "\n".join(document.lines).encode("utf-8", "surrogatepass")
-            content = hashlib.blake2b(text.replace(b"\n", b" "), digest_size=16).digest()
-            if document.group is None:
-                order = hashlib.blake2b(text, digest_size=16).digest()[:8]
-            else:
-                order = hashlib.blake2b(document.group.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            is_grouped = document.group is not None
-            file.write(content + order + len(text).to_bytes(8, "little") + is_grouped.to_bytes(8, "little"))
-            count += 1
-            if checks:
-                checks.add(document.lines, text, document.group)
-    return count
-
-
-def read_records(path: Path) -> np.ndarray:
-    """The records, memory-mapped: RECORD [documents]."""
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype=RECORD)
-    return np.memmap(path, dtype=RECORD, mode="r")
+    def sentences(self) -> list[str]:
+        """What became of near duplicates and of files, for people."""
+        found = []
+        share = f"{self.num_near_duplicates:,} documents share half of their text with another one"
+        if dropped := self.num_near_duplicates_dropped:
+            found.append(f"{share}; {dropped:,} of them were dropped.")
+        elif self.arrangement.near_duplicates:
+            found.append(f"{share}; those that are alike lie on one side of the split.")
+        elif self.wanted.near_duplicates:
+            found.append(
+                f"Warning: {share}, too many to lie on one side of the split, so evaluation will look better than it "
+                "is: --near-duplicates drop keeps the first of them."
+            )
+        if self.arrangement.files:
+            found.append("Whole files are held out (--group-by document: documents).")
+        elif self.wanted.files:
+            found.append(
+                "Files are too few or too large to be held out whole: documents of one file lie on both sides of the "
+                "split (--group-by file holds out the smallest)."
+            )
+        return found
 
 
-def _partitions(records: np.ndarray, field: str) -> Iterator[np.ndarray]:
-    """Indices of the records, partition by partition of a uniformly distributed field, in ascending partitions."""
-    count = max(1, -(-records.nbytes // _PARTITION_BYTES))
-    width = (1 << 64) // count + 1
-    for part in range(count):
-        low, high = np.uint64(part * width), np.uint64(min((part + 1) * width, (1 << 64) - 1))
-        values = records[field]
-        last = part == count - 1
-        yield np.flatnonzero((values >= low) & ((values < high) | last))
+@dataclass(frozen=True)
+class Arrangement:
+    """What is kept on one side of a split, besides equal groups."""
 
-
-def find_duplicates(records: np.ndarray) -> np.ndarray:
-    """Bool [documents]: an equal document comes earlier in the corpus."""
-    duplicate = np.zeros(len(records), dtype=bool)
-    for indices in _partitions(records, "high"):
-        part = records[indices]
-        order = np.lexsort((indices, part["low"], part["high"]))
-        part = part[order]
-        same = (part["high"][1:] == part["high"][:-1]) & (part["low"][1:] == part["low"][:-1])
-        duplicate[indices[order[1:][same]]] = True
-    return duplicate
-
-
-def hash_order(records: np.ndarray, keep: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of the kept documents in the order of their hash (or their group's), partition by partition."""
-    for indices in _partitions(records, "order"):
-        indices = indices[keep[indices]]
-        part = records[indices]
-        yield indices[np.lexsort((indices, part["low"], part["high"], part["order"]))]
+    near_duplicates: bool
+    files: bool
 
 
 def held_out_target(total_bytes: int, sequence_length: int) -> int:
@@ -120,86 +106,176 @@ def held_out_target(total_bytes: int, sequence_length: int) -> int:
     return int(min(max(wanted, enough), LARGEST_SHARE * total_bytes))
 
 
-def split_documents(records: np.ndarray, sequence_length: int, num_validation: int = 0) -> Split:
+def split_documents(
+    records: np.ndarray,
+    sequence_length: int,
+    num_validation: int = 0,
+    rules: SplitRules | None = None,
+    signatures: np.ndarray | None = None,
+) -> Split:
     """Decide the fate of every document.
 
-    Documents are held out in hash order until the target is reached; one that would overshoot the target twofold is
-    passed over (a novel among short stories), and of those that are left a fifth goes at most. If nothing fits, the
+    Documents are held out in hash order until the target is reached, groups as a whole; one that would overshoot the
+    target twofold is passed over (a novel among short stories), and of those that are left a fifth goes at most. Where
+    not half of the target can be held out so, near duplicates and files may lie on both sides. If nothing fits, the
     smallest group is held out, or, where there are no groups, the last part of the largest document.
 
     Args:
         records: RECORD [documents].
-        num_validation: the first so many documents are a validation corpus of its own; nothing else is held out.
+        num_validation: the first so many documents are a validation corpus of its own; nothing else is held out, and
+            their near duplicates in the rest are dropped.
+        rules: the default rules if None.
+        signatures: uint32 [documents with a signature, NUM_PERMUTATIONS]; without them nothing is a near duplicate.
 
     Raises:
         PrepError: all documents are of one group.
     """
+    rules = rules or SplitRules()
     role = np.where(find_duplicates(records), DUPLICATE, TRAIN).astype(np.uint8)
+    pairs = _near_duplicates(records, role, None if rules.near_duplicates == "keep" else signatures)
+    num_near = len(np.unique(pairs))
+    if rules.near_duplicates == "drop":
+        pairs = _drop(role, pairs, len(records))
+    elif num_validation:
+        pairs = _drop(role, pairs, num_validation)
     sizes = np.where(role == TRAIN, records["bytes"], 0).astype(np.int64)
     total = int(sizes.sum())
-    held, cut_document = int(sizes[:num_validation].sum()), None
-    target = 0 if num_validation else held_out_target(total, sequence_length)
+    held, cut_document, cut_share = int(sizes[:num_validation].sum()), None, 0.0
+    order, arrangements = records["order"], _arrangements(records, role, pairs, rules)
+    arrangement = Arrangement(False, False)
     if num_validation:
         role[:num_validation][role[:num_validation] == TRAIN] = VALIDATION
     else:
-        held = _hold_out(records, role, sizes, target) or _hold_out_smallest_group(records, role, sizes)
+        target = held_out_target(total, sequence_length)
+        for arrangement in arrangements:
+            order = _kept_together(records, pairs, arrangement)
+            found, held = _hold_out(records, order, role, sizes, target)
+            if 2 * held >= target:
+                break
+        role = found
+        if held == 0:
+            held = _hold_out_smallest_group(records, order, role, sizes, rules)
         if held == 0 and len(records):
-            cut_document = int(sizes.argmax())
-            held = target
-    in_vocabulary = np.zeros(len(records), dtype=bool)
-    budget = VOCABULARY_BYTES
-    for indices in hash_order(records, role == TRAIN):
+            cut_document, held = int(sizes.argmax()), target
+            cut_share = target / int(sizes[cut_document])
+    in_vocabulary = _first_in_order(records, order, role == TRAIN, sizes)
+    wanted = arrangement if num_validation else arrangements[0]
+    return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted)
+
+
+def _first_in_order(records, order, keep, sizes) -> np.ndarray:
+    """Bool [documents]: those that teach the vocabulary, VOCABULARY_BYTES of them."""
+    chosen, budget = np.zeros(len(records), dtype=bool), VOCABULARY_BYTES
+    for indices in hash_order(records, order, keep):
         before = np.cumsum(sizes[indices]) - sizes[indices]
-        in_vocabulary[indices[before < budget]] = True
+        chosen[indices[before < budget]] = True
         budget -= int(sizes[indices].sum())
-    cut_share = target / int(sizes[cut_document]) if cut_document is not None else 0.0
-    return Split(role, in_vocabulary, cut_document, cut_share, total, held)
+    return chosen
 
 
-def _groups(records, role, sizes) -> Iterator[tuple[np.ndarray, int]]:
+def _near_duplicates(records: np.ndarray, role: np.ndarray, signatures: np.ndarray | None) -> np.ndarray:
+    """Pairs of near duplicates among the documents that are no exact ones: int64 [pairs, 2], the earlier one first."""
+    if signatures is None or not len(signatures):
+        return np.empty((0, 2), dtype=np.int64)
+    documents = np.flatnonzero(records["signed"])
+    rows = np.flatnonzero(role[documents] == TRAIN)
+    # All of them, as a rule, which saves a copy.
+    found = near_duplicates(signatures if len(rows) == len(signatures) else signatures[rows])
+    return documents[rows][found]
+
+
+def _drop(role: np.ndarray, pairs: np.ndarray, num_before: int) -> np.ndarray:
+    """Mark what is nearly equal to one of the first `num_before` documents that is kept; returns the other pairs."""
+    # By the later document, so that the fate of the earlier one is known.
+    for first, second in pairs[np.lexsort((pairs[:, 0], pairs[:, 1]))].tolist():
+        if first < num_before and role[first] == TRAIN and (second >= num_before or num_before == len(role)):
+            role[second] = NEAR_DUPLICATE
+    return pairs[(role[pairs] == TRAIN).all(axis=1)]
+
+
+def _arrangements(records, role, pairs, rules: SplitRules) -> list[Arrangement]:
+    """What may be kept on one side, the most first."""
+    files = records["file"][role == TRAIN]
+    documents_of_files = np.bincount(files[files > 0]) if len(files) else files
+    are_files_groups = np.count_nonzero(documents_of_files) > 1 and documents_of_files.max() > 1
+    if rules.group_by == "file":
+        by_file = [True]
+    elif rules.group_by == "auto" and are_files_groups and not records["grouped"].any():
+        by_file = [True, False]
+    else:
+        by_file = [False]
+    found = [Arrangement(True, files) for files in by_file] if len(pairs) else []
+    return [*found, *(Arrangement(False, files) for files in by_file)]
+
+
+def _kept_together(records: np.ndarray, pairs: np.ndarray, arrangement: Arrangement) -> np.ndarray:
+    """The place of each document in the order, equal for those that must stay on one side: uint64 [documents]."""
+    order, edges = records["order"], []
+    if arrangement.near_duplicates:
+        edges.append(pairs)
+        by_order = np.argsort(order, kind="stable")
+        equal = np.flatnonzero(order[by_order[1:]] == order[by_order[:-1]])
+        edges.append(np.stack([by_order[equal], by_order[equal + 1]], axis=1))
+    if arrangement.files:
+        file = records["file"]
+        same = np.flatnonzero((file[1:] == file[:-1]) & (file[1:] > 0))
+        edges.append(np.stack([same, same + 1], axis=1))
+    if not edges:
+        return order
+    ends = np.concatenate(edges)
+    graph = coo_array((np.ones(len(ends), dtype=bool), (ends[:, 0], ends[:, 1])), shape=(len(order), len(order)))
+    count, component = connected_components(graph, directed=False)
+    first = np.full(count, np.iinfo(np.uint64).max)
+    np.minimum.at(first, component, order)
+    return first[component]
+
+
+def _groups(records, order, role, sizes) -> Iterator[tuple[np.ndarray, int]]:
     """Documents of equal `order` among those in training, in hash order: their indices and their bytes."""
-    for indices in hash_order(records, role == TRAIN):
-        order = records["order"][indices]
-        bounds = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1], [True]]))
+    for indices in hash_order(records, order, role == TRAIN):
+        place = order[indices]
+        bounds = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1], [True]]))
         for begin, end in pairwise(bounds if len(indices) else ()):
             yield indices[begin:end], int(sizes[indices[begin:end]].sum())
 
 
-def _hold_out(records, role, sizes, target: int) -> int:
-    """Mark held-out documents in `role`; whole groups go together. Returns the bytes."""
-    held = 0
+def _hold_out(records, order, role, sizes, target: int) -> tuple[np.ndarray, int]:
+    """The roles with held-out documents among them, whole groups together, and the bytes of these."""
+    held, found = 0, role.copy()
     # The text of a giant that cannot be held out does not make the small ones fewer.
-    target = min(target, int(LARGEST_SHARE * _bytes_that_fit(records, role, sizes, 2 * target)))
-    for group, size in _groups(records, role, sizes):
+    target = min(target, int(LARGEST_SHARE * _bytes_that_fit(records, order, role, sizes, 2 * target)))
+    for group, size in _groups(records, order, role, sizes):
         if held + size <= 2 * target:
-            role[group] = VALIDATION
+            found[group] = VALIDATION
             held += size
         if held >= target:
             break
-    return held
+    return found, held
 
 
-def _bytes_that_fit(records, role, sizes, most: int) -> int:
+def _bytes_that_fit(records, order, role, sizes, most: int) -> int:
     """Bytes of all groups in training that have `most` bytes or fewer."""
     total = 0
-    for indices in hash_order(records, role == TRAIN):
-        order = records["order"][indices]
-        begins = np.flatnonzero(np.concatenate([[True], order[1:] != order[:-1]]))[: len(indices)]
+    for indices in hash_order(records, order, role == TRAIN):
+        place = order[indices]
+        begins = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1]]))[: len(indices)]
         if len(indices):
             of_groups = np.add.reduceat(sizes[indices], begins)
             total += int(of_groups[of_groups <= most].sum())
     return total
 
 
-def _hold_out_smallest_group(records, role, sizes) -> int:
+def _hold_out_smallest_group(records, order, role, sizes, rules: SplitRules) -> int:
     """For a few large groups that never fit: a cut through a document would put its group on both sides."""
-    if not records["grouped"][role == TRAIN].any():
+    if rules.group_by != "file" and not records["grouped"][role == TRAIN].any():
         return 0
-    groups = list(_groups(records, role, sizes))
+    groups = list(_groups(records, order, role, sizes))
     if len(groups) == 1:
+        what = "have the same value in the --group-column", "leave --group-column out"
+        if rules.group_by == "file":
+            what = "are of one file", "leave --group-by file out"
         raise PrepError(
-            "all documents have the same value in the --group-column, so none can be held out: "
-            "give --validation-corpus, or leave --group-column out"
+            f"all documents {what[0]}, so none can be held out: give --validation-corpus, or {what[1]}"
         )
     group, size = min(groups, key=lambda found: found[1])
     role[group] = VALIDATION

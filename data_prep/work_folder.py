@@ -1,7 +1,8 @@
 """What a preparation under way keeps, so that it goes on where it was stopped: vocabulary and encoded blocks.
 
     identity.json       what is prepared from what
-    documents.bin       a record of each document; every run writes it again
+    documents.bin       a record of each document, and in signatures.bin what it is compared by; every run writes
+                        them again
     tokenizer/, .json   the vocabulary, and its seal
     blocks/             encoded text, a file and its seal a block
 
@@ -47,6 +48,10 @@ class WorkFolder:
     @property
     def documents(self) -> Path:
         return self.path / "documents.bin"
+
+    @property
+    def signatures(self) -> Path:
+        return self.path / "signatures.bin"
 
     @property
     def blocks(self) -> BlockStore:

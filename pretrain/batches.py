@@ -104,11 +104,15 @@ class BatchMaker:
         return int(examples.lengths().max(initial=0))
 
     def micro_batches(self, examples: Examples) -> Iterator[PackedBatch]:
+        """The batches of the divided examples."""
+        return map(self.packed, self.divided(examples))
+
+    def divided(self, examples: Examples) -> Iterator[Examples]:
         """Divide examples, similar lengths together; an example longer than the limit is a batch of its own."""
         lengths = examples.lengths()
         order = np.argsort(lengths, kind="stable")
         for chosen in divided(lengths[order], self.micro_batch_tokens):
-            yield self.packed(examples[order[chosen]])
+            yield examples[order[chosen]]
 
     def packed(self, examples: Examples) -> PackedBatch:
         """One masked packed batch (see `model.PackedBatch`) of these examples."""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from data_prep.assembly import HELD_OUT_SEED
-from data_prep.packing import Examples
+from data_prep.packing import Examples, pack
 from data_prep.pairs import example_keys, example_order, pairs
-from data_prep.prepared import PreparedCorpus
+from data_prep.prepared import PreparedCorpus, Shard
 from data_prep.unigram import cross_entropy, most_frequent_accuracy
 from model import BertForPreTraining, PackedBatch
 
@@ -33,6 +33,7 @@ _LEAST_EXAMPLES = 64
 _TRAINING_COST = 3
 # What processes add up.
 _SUMS = ("mlm", "mlm_loss", "mlm_correct", "unigram_loss", "most_frequent_correct",
+         "chosen", "chosen_loss", "chosen_correct", "chosen_unigram_loss",
          "nsp", "nsp_loss", "nsp_correct", "nsp_random")  # fmt: skip
 # Seconds kept for the last checkpoint.
 _SAVING = 1.0
@@ -101,26 +102,47 @@ class Evaluation:
         Returns:
             mlm_loss (nats), mlm_perplexity, mlm_accuracy, unigram_entropy (the loss of word frequencies alone, on the
             same targets), most_frequent_accuracy; where there are labelled pairs also nsp_loss, nsp_accuracy and
-            nsp_majority.
+            nsp_majority. Where copies are known (see `data_prep.copies`) also mlm_copied, their share of the targets,
+            and mlm_loss_without_copies, mlm_accuracy_without_copies and unigram_entropy_without_copies.
         """
         was_training = model.training
         model.eval()
         device = next(model.parameters()).device
         sums = Counter(dict.fromkeys(_SUMS, 0.0))
         examples, scores = self.examples[:count], []
-        for batch in self.maker.micro_batches(examples[share(examples.lengths(), self.world)]):
-            sums.update(self._baseline_sums(batch))
+        for part in self.maker.divided(examples[share(examples.lengths(), self.world)]):
+            batch = self.maker.packed(part)
+            chosen = self._without_copies(part, batch)
+            sums.update(self._baseline_sums(batch, chosen))
+            chosen = None if chosen is None else torch.from_numpy(chosen.astype(np.float32)).to(device)
             with torch.no_grad(), self.precision():
-                scores.append(self.objective.score_sums(model, moved(batch, device)))
+                scores.append(self.objective.score_sums(model, moved(batch, device), chosen))
         sums.update(_added(scores))
         model.train(was_training)
         return self._results(dict(zip(_SUMS, self.world.sum([sums[name] for name in _SUMS]), strict=True)))
 
-    def _baseline_sums(self, batch: PackedBatch) -> dict[str, float]:
+    @cached_property
+    def _copied(self) -> list[Shard] | None:
+        """The held-out shards with 1 in the place of copied tokens, and 0 elsewhere."""
+        copied, shards = self.prepared.validation_copied, self.prepared.validation
+        if copied is None:
+            return None
+        return [replace(shard, ids=ids.astype(np.uint8)) for shard, ids in zip(shards, copied, strict=True)]
+
+    def _without_copies(self, examples: Examples, batch: PackedBatch) -> np.ndarray | None:
+        """Which targets do not lie in text that stands in the training part too: bool [M]."""
+        if self._copied is None:
+            return None
+        return pack(self._copied, examples, 0, 0).input_ids[batch.masked_positions.numpy()] == 0
+
+    def _baseline_sums(self, batch: PackedBatch, chosen: np.ndarray | None) -> dict[str, float]:
         """Numbers of targets, and what word frequencies alone and the most frequent answer reach on them."""
         counts, labels = self.objective.counts(batch), batch.masked_labels.numpy()
         unigram = self.prepared.unigram_counts
+        fresh = labels[:0] if chosen is None else labels[chosen]
         return {
+            "chosen": len(fresh),
+            "chosen_unigram_loss": cross_entropy(unigram, fresh) * len(fresh),
             "mlm": counts["mlm"],
             "nsp": counts.get("nsp", 0),
             "unigram_loss": cross_entropy(unigram, labels) * len(labels),
@@ -138,6 +160,13 @@ class Evaluation:
             "unigram_entropy": sums["unigram_loss"] / masked,
             "most_frequent_accuracy": sums["most_frequent_correct"] / masked,
         }
+        if self._copied is not None:
+            fresh = sums["chosen"]
+            results["mlm_copied"] = 1 - fresh / masked
+            if fresh:
+                results["mlm_loss_without_copies"] = sums["chosen_loss"] / fresh
+                results["mlm_accuracy_without_copies"] = sums["chosen_correct"] / fresh
+                results["unigram_entropy_without_copies"] = sums["chosen_unigram_loss"] / fresh
         if labelled:
             random = sums["nsp_random"] / labelled
             results["nsp_loss"] = sums["nsp_loss"] / labelled

@@ -28,6 +28,10 @@ def model_card(config: BertConfig, prepared: dict, results: dict, settings: Pret
         ("MLM perplexity", f"{found['mlm_perplexity']:,.1f}", ""),
         ("MLM accuracy", f"{found['mlm_accuracy']:.3f}", f"{found['most_frequent_accuracy']:.3f} (one word)"),
     ]
+    if found.get("mlm_loss_without_copies") is not None:
+        unigram = f"{found['unigram_entropy_without_copies']:.3f} (word frequencies)"
+        copied = f"MLM loss without the {found['mlm_copied']:.1%} that stand in the training text too"
+        rows.insert(1, (copied, f"{found['mlm_loss_without_copies']:.3f}", unigram))
     if with_pairs:
         rows.append(("NSP accuracy", f"{found['nsp_accuracy']:.3f}", f"{found['nsp_majority']:.3f} (majority)"))
     train, validation = prepared["train"], prepared["validation"]

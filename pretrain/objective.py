@@ -33,9 +33,14 @@ class PretrainingObjective:
         return sums
 
     @torch.no_grad()
-    def score_sums(self, model: BertForPreTraining, batch: PackedBatch) -> dict[str, Tensor]:
+    def score_sums(
+        self, model: BertForPreTraining, batch: PackedBatch, chosen: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Sums for an evaluation: `mlm_loss`, `mlm_correct` and, with NSP, `nsp_loss`, `nsp_correct`: scalars in
-        float32 on the model's device, for which nothing has waited."""
+        float32 on the model's device, for which nothing has waited.
+
+        `chosen`, float32 [M], gives a weight to each masked token: with it also `chosen_loss` and `chosen_correct`.
+        """
         mlm_logits, nsp_logits = model.forward_packed(batch)
         parts = {"mlm": (mlm_logits.float(), batch.masked_labels)}
         if "nsp" in self.names:
@@ -44,4 +49,8 @@ class PretrainingObjective:
         for name, (logits, labels) in parts.items():
             sums[f"{name}_loss"] = F.cross_entropy(logits, labels, reduction="sum")
             sums[f"{name}_correct"] = (logits.argmax(-1) == labels).sum().float()
+        if chosen is not None:
+            logits, labels = parts["mlm"]
+            sums["chosen_loss"] = F.cross_entropy(logits, labels, reduction="none") @ chosen
+            sums["chosen_correct"] = (logits.argmax(-1) == labels).float() @ chosen
         return sums

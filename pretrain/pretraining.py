@@ -48,6 +48,7 @@ from .training_run import Counters, Run
 from .trouble import Trouble, busy, too_large
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
+            "mlm_copied", "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies",
             "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
 
 DRAWN_EVERY = 10.0

@@ -182,6 +182,9 @@ def results_table(results: dict) -> str:
         ("MLM perplexity", f"{found['mlm_perplexity']:,.0f}", ""),
         ("MLM accuracy", f"{found['mlm_accuracy']:.1%}", f"{found['most_frequent_accuracy']:.1%}  always one word"),
     ]
+    if found.get("mlm_loss_without_copies") is not None:
+        unigram = f"{found['unigram_entropy_without_copies']:.3f}  {found['mlm_copied']:.1%} of the words are copies"
+        rows.insert(1, ("  without copies", f"{found['mlm_loss_without_copies']:.3f}", unigram))
     if found["nsp_accuracy"] is not None:
         rows.append(("NSP loss (nats)", f"{found['nsp_loss']:.3f}", "0.693  guessing"))
         majority = f"{found['nsp_majority']:.1%}  always one answer"

@@ -8,19 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import records as on_disk
 from data_prep import split
 from data_prep.corpus import Document
 from data_prep.errors import PrepError
-from data_prep.split import (
-    DUPLICATE,
-    RECORD,
-    TRAIN,
-    VALIDATION,
-    held_out_target,
-    read_records,
-    record_documents,
-    split_documents,
-)
+from data_prep.records import RECORD, read_records, record_documents
+from data_prep.split import DUPLICATE, TRAIN, VALIDATION, held_out_target, split_documents
 
 LENGTH = 16
 texts = st.text("ab \n", min_size=1, max_size=6).map(lambda text: text * 40)
@@ -160,7 +153,7 @@ def test_small_partitions_give_the_same_answer(records_of, documents, partition_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split, "VOCABULARY_BYTES", vocabulary_bytes)
         whole = split_documents(records, LENGTH)
-        patch.setattr(split, "_PARTITION_BYTES", partition_bytes)
+        patch.setattr(on_disk, "_PARTITION_BYTES", partition_bytes)
         parts = split_documents(records, LENGTH)
     assert parts.role.tolist() == whole.role.tolist()
     assert parts.in_vocabulary.tolist() == whole.in_vocabulary.tolist()
@@ -176,10 +169,10 @@ hashes = st.one_of(
 @given(st.lists(st.tuples(hashes, hashes, hashes), min_size=7, max_size=7))
 def test_no_hash_falls_between_two_partitions(values):
     """Seven records, seven partitions, hashes at their edges: each record comes exactly once, in order."""
-    records = np.array([(high, low, order, 1, 0) for high, low, order in values], dtype=RECORD)
+    records = np.array([(high, low, order, 1, 0, 0, 0) for high, low, order in values], dtype=RECORD)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "_PARTITION_BYTES", RECORD.itemsize)
-        visited = np.concatenate(list(split.hash_order(records, np.ones(7, dtype=bool)))).tolist()
+        patch.setattr(on_disk, "_PARTITION_BYTES", RECORD.itemsize)
+        visited = np.concatenate(list(on_disk.hash_order(records, records["order"], np.ones(7, dtype=bool)))).tolist()
     assert visited == sorted(range(7), key=lambda i: (values[i][2], *values[i][:2], i))
 
 

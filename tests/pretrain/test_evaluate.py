@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data_prep.preparation import prepare
+from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
 from pretrain.budget import Budget
@@ -67,10 +68,13 @@ def test_a_model_scores_the_same_whatever_masking_it_is_trained_with(corpus_file
 
 
 def test_numbers_equal_a_count_example_by_example(prepared):
+    prepared, draw = PreparedCorpus(prepared.folder), np.random.default_rng(1)
+    # The made-up text has hardly a copy.
+    prepared.validation_copied = [draw.random(len(shard.ids)) < 0.3 for shard in prepared.validation]
     settings = settings_of(prepared)
     model = make_model(settings, prepared).eval()
     evaluation = evaluation_of(prepared, settings)
-    nll, hits, unigram, frequent, nsp_hits, labels = [], [], [], [], [], []
+    nll, hits, unigram, frequent, nsp_hits, labels, fresh = [], [], [], [], [], [], []
     counts = prepared.unigram_counts
     probability = (counts + 1) / (counts.sum() + len(counts))
     for row in range(30):
@@ -82,6 +86,11 @@ def test_numbers_equal_a_count_example_by_example(prepared):
             hits.append(int(logits.argmax()) == label)
             unigram.append(-math.log(probability[label]))
             frequent.append(label == int(counts.argmax()))
+        example = evaluation.examples[row : row + 1]
+        copied = prepared.validation_copied[int(example.shard[0])]
+        a, b = int(example.a_start[0]), int(example.b_start[0])
+        marks = [0, *copied[a : a + int(example.a_length[0])], 0, *copied[b : b + int(example.b_length[0])], 0]
+        fresh += [not marks[position] for position in batch.masked_positions.tolist()]
         label = int(batch.next_sentence_labels[0])
         if label >= 0:
             labels.append(label)
@@ -94,6 +103,19 @@ def test_numbers_equal_a_count_example_by_example(prepared):
     assert found["most_frequent_accuracy"] == pytest.approx(np.mean(frequent))
     assert found["nsp_accuracy"] == pytest.approx(np.mean(nsp_hits))
     assert found["nsp_majority"] == pytest.approx(max(np.mean(labels), 1 - np.mean(labels)))
+    assert found["mlm_copied"] == pytest.approx(1 - np.mean(fresh))
+    assert found["mlm_loss_without_copies"] == pytest.approx(np.mean(np.array(nll)[fresh]), rel=1e-5)
+    assert found["mlm_accuracy_without_copies"] == pytest.approx(np.mean(np.array(hits)[fresh]))
+    assert found["unigram_entropy_without_copies"] == pytest.approx(np.mean(np.array(unigram)[fresh]))
+
+
+def test_a_corpus_whose_copies_were_not_marked_is_evaluated_without_them(corpus_file, tmp_path):
+    prep = PrepSettings(corpus=(str(corpus_file),), workers=1)
+    old = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
+    del old.manifest["files"]["validation_copied.npy"]
+    settings = settings_of(old)
+    found = evaluation_of(old, settings)(make_model(settings, old), 20)
+    assert "mlm_loss" in found and not [name for name in found if "cop" in name]
 
 
 def test_the_plan_keeps_to_its_shares_of_a_counted_budget(prepared):
