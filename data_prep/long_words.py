@@ -30,23 +30,6 @@ def long_words(text: bytes) -> list[str]:
     return found
 
 
-def without_long_words(text: str) -> str:
-    """The text without its words of more than 100 characters; its other words stay as they are."""
-    encoded = text.encode("utf-8", "replace")
-    places = runs(encoded, LONGEST_WORD + 1)
-    if not places:
-        return text
-    parts, done = [], 0
-    for start, end in places:
-        parts.append(encoded[done:start].decode())
-        run = encoded[start:end].decode()
-        found = words(run)
-        is_whole = all(len(word) <= LONGEST_WORD for word in found)
-        parts.append(run if is_whole else " ".join(word for word in found if len(word) <= LONGEST_WORD))
-        done = end
-    return "".join([*parts, encoded[done:].decode()])
-
-
 @cache
 def _cleaner() -> normalizers.Normalizer:
     return bert_normalizer(lowercase=False, strip_accents=False)

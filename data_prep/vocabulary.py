@@ -33,7 +33,7 @@ def trained_tokenizer(prep: PrepSettings, documents: Documents) -> WordPieceToke
         return kept
 
     may_go = keep if prep.min_documents > 1 else None
-    return WordPieceTokenizer(train_vocabulary(lambda: _lines(documents), size, **options, keep=may_go), **options)
+    return WordPieceTokenizer(train_vocabulary(_lines(documents), size, **options, keep=may_go), **options)
 
 
 def extended_tokenizer(prep: PrepSettings, given: WordPieceTokenizer, documents: Documents) -> WordPieceTokenizer:
@@ -60,7 +60,7 @@ def tokenizer_of_sample(
         entries = _entries(prep, given, documents)
         return given.extended([*entries, *_unused(len(entries), prep.extend_vocab)])
     options = {"lowercase": prep.lowercase, "strip_accents": prep.strip_accents}
-    vocabulary = train_vocabulary(lambda: _lines(documents), None, **options)
+    vocabulary = train_vocabulary(_lines(documents), None, **options)
     whole = (count_characters(_lines(documents)) / share).astype(np.int64)
     wanted = automatic_size(whole) if prep.vocab_size == "auto" else prep.vocab_size
     return WordPieceTokenizer([*vocabulary[:wanted], *_unused(len(vocabulary), wanted)], **options)

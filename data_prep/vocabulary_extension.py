@@ -2,12 +2,13 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 
 import numpy as np
 
-from .vocabulary_training import Texts, continues_word, count_characters, normalised_counts
+from .frequent_counts import FrequentCounts
+from .vocabulary_training import continues_word, count_characters, normalised_counts
 from .wordpiece import WordPieceTokenizer
 
 _TEXTS_AT_ONCE = 4_096
@@ -18,8 +19,12 @@ _ROUNDS = 8
 _LONGEST_RUN = 16
 # Those with the most pieces to save, which bounds memory and time.
 _MOST_WORDS = 200_000
+# Of all different words together; the rare ones of more are dropped.
+_MOST_PIECES = 1 << 22
 # A letter that the vocabulary lacks is added where it stands so often, and all of them take at most this share.
 _FREQUENT_LETTER, _LETTERS_SHARE = 20, 0.25
+
+Texts = Callable[[], Iterable[str]]
 
 
 def new_entries(tokenizer: WordPieceTokenizer, texts: Texts, count: int) -> list[str]:
@@ -85,8 +90,11 @@ def _best(cuts: dict[str, list[str]], words: Counter[str], count: int) -> list[s
 
 
 def words_in_pieces(tokenizer: WordPieceTokenizer, texts: Iterable[str]) -> Counter[str]:
-    """How often each word occurs that the tokenizer cuts into several pieces; the word as the vocabulary spells it."""
-    counts: Counter[tuple[int, ...]] = Counter()
+    """How often each word occurs that the tokenizer cuts into several pieces; the word as the vocabulary spells it.
+
+    Of very many words the rare ones are dropped (see `FrequentCounts`).
+    """
+    counts = FrequentCounts(_MOST_PIECES)
     texts = iter(texts)
     while some := list(islice(texts, _TEXTS_AT_ONCE)):
         ids = np.fromiter(chain.from_iterable(tokenizer.encode(some)), dtype=np.int64)
@@ -95,9 +103,9 @@ def words_in_pieces(tokenizer: WordPieceTokenizer, texts: Iterable[str]) -> Coun
         several = np.flatnonzero(np.diff(starts) > 1)
         flat = ids.tolist()
         bounds = zip(starts[several].tolist(), starts[several + 1].tolist(), strict=True)
-        counts.update(tuple(flat[start:end]) for start, end in bounds)
+        counts.update(Counter(tuple(flat[start:end]) for start, end in bounds))
     words: Counter[str] = Counter()
-    for pieces, count in counts.items():
+    for pieces, count in counts.counts.items():
         words["".join(tokenizer.vocabulary[piece].removeprefix("##") for piece in pieces)] += count
     return Counter(dict(words.most_common(_MOST_WORDS)))
 

@@ -2,10 +2,14 @@
 
 The trainer of `tokenizers` breaks ties by token id and gives the continuing letters (`##a`) their ids in
 hash order, so two runs on one text differ. Here every letter and continuing letter is known and sorted before
-training starts; what is left (counting words, joining the most frequent pair) does not depend on threads,
+training starts; what is left (joining the most frequent pair of the words counted) does not depend on threads,
 processes or hash seeds.
+
+The trainer needs 32 bytes and more for each character of the different words, of which text with ids, hashes or serial
+numbers has no end. So words are counted first, in bounded memory, and the trainer sees only those that are left.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from .errors import PrepError
-from .long_words import without_long_words
+from .word_counts import WordCounts
 from .wordpiece import SPECIAL_TOKENS, bert_normalizer
 
 SIZE_MULTIPLE, LEAST_SIZE = 64, 128
@@ -23,11 +27,9 @@ COVERAGE = 0.9995
 
 _CHUNK = 1 << 16  # characters handed to the trainer at once
 
-Texts = Callable[[], Iterable[str]]
-
 
 def train_vocabulary(
-    texts: Texts,
+    texts: Iterable[str],
     vocab_size: int | None = None,
     *,
     lowercase: bool = True,
@@ -36,18 +38,19 @@ def train_vocabulary(
 ) -> list[str]:
     """Train a WordPiece vocabulary; the same texts and options give the same list on every machine.
 
-    `texts` is called twice and must give the same texts both times; they are streamed, never held. The
-    list begins with the five special tokens ([PAD] is 0); letters, continuing letters, joined pieces follow.
+    The texts are read once, and never held. The list begins with the five special tokens ([PAD] is 0); letters,
+    continuing letters, joined pieces follow.
     With `vocab_size` the list has that length; with None the length follows from the amount of text, shrinks
     to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
     `keep` gives those of the entries that may stay; as many are trained that there should be enough.
     Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
-    A word of more than 100 characters teaches nothing: BERT reads it as [UNK].
+    A word of more than 100 characters teaches nothing: BERT reads it as [UNK]. Of very many different words the
+    rare ones teach nothing either (see `WordCounts`). Letters are counted in all words.
     Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
     """
-    counts = count_characters(texts())
-    size = automatic_size(counts) if vocab_size is None else vocab_size
     normalizer = bert_normalizer(lowercase, strip_accents)
+    counts, words = _count(texts, normalizer)
+    size = automatic_size(counts) if vocab_size is None else vocab_size
     frequent = _frequent_letters(counts, normalizer)
     letters, continuing = _alphabet(frequent, size)
     if not letters:
@@ -55,7 +58,7 @@ def train_vocabulary(
             "no character occurs twice in the text, so no vocabulary can be trained: give more text"
         )
     wanted = size if keep is None else 2 * size
-    vocabulary = _join_pairs(texts(), wanted, letters, continuing, normalizer)
+    vocabulary = _join_pairs(words, wanted, letters, continuing)
     vocabulary = _filled(vocabulary, wanted, frequent)
     if keep:
         vocabulary = keep(vocabulary)[:size]
@@ -76,9 +79,22 @@ def count_characters(texts: Iterable[str]) -> np.ndarray:
     """How often each Unicode code point occurs: int64 [0x110000]."""
     counts = np.zeros(0x110000, dtype=np.int64)
     for chunk in _chunks(texts):
-        seen = np.bincount(np.frombuffer(chunk.encode("utf-32-le"), dtype=np.uint32))
-        counts[: len(seen)] += seen
+        _add_characters(counts, chunk)
     return counts
+
+
+def _count(texts: Iterable[str], normalizer: normalizers.Normalizer) -> tuple[np.ndarray, Counter[str]]:
+    """How often each code point occurs, and each word as the vocabulary spells it."""
+    characters, words = np.zeros(0x110000, dtype=np.int64), WordCounts(normalizer)
+    for chunk in _chunks(texts):
+        _add_characters(characters, chunk)
+        words.add(chunk)
+    return characters, words.result()
+
+
+def _add_characters(counts: np.ndarray, text: str) -> None:
+    seen = np.bincount(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
+    counts[: len(seen)] += seen
 
 
 def automatic_size(character_counts: np.ndarray) -> int:
@@ -179,18 +195,11 @@ def continues_word(letter: str, normalise: Callable[[str], str]) -> bool:
     return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalise("a" + letter))) == 1
 
 
-def _join_pairs(
-    texts: Iterable[str],
-    size: int,
-    letters: list[str],
-    continuing: list[str],
-    normalizer: normalizers.Normalizer,
-) -> list[str]:
+def _join_pairs(words: Counter[str], size: int, letters: list[str], continuing: list[str]) -> list[str]:
     # Only special tokens take their ids before the trainer meets the text in hash order, so the continuing
     # letters are passed as such; they would match inside text, so only the names leave this function.
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -200,7 +209,23 @@ def _join_pairs(
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    tokenizer.train_from_iterator(map(without_long_words, _chunks(texts)), trainer)
+    tokenizer.train_from_iterator(_written_out(words), trainer)
     ids = tokenizer.get_vocab()
     first = [*SPECIAL_TOKENS, *letters, *continuing]
     return first + sorted(ids.keys() - set(first), key=ids.__getitem__)
+
+
+def _written_out(words: Counter[str]) -> Iterator[str]:
+    """Each word as often as it occurs, spaces between: the trainer takes texts, not counts. Empties the counter."""
+    waiting: list[str] = []
+    length = 0
+    while words:
+        word, left = words.popitem()
+        while left:
+            times = min(left, _CHUNK // len(word))
+            waiting.append(f"{word} " * times)
+            left, length = left - times, length + len(waiting[-1])
+            if length > _CHUNK:
+                yield "".join(waiting)
+                waiting, length = [], 0
+    yield "".join(waiting)

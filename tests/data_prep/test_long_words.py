@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.long_words import long_words, runs, without_long_words
+from data_prep.long_words import long_words, runs
 from data_prep.vocabulary_training import train_vocabulary
 from data_prep.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
@@ -33,11 +33,6 @@ def test_long_words_are_those_that_the_tokenizer_does_not_know(text):
     assert len(found) == TOKENIZER.encode(text, add_special_tokens=False).tokens.count("[UNK]")
 
 
-@given(TEXTS)
-def test_without_them_the_other_words_are_the_same(text):
-    assert cut(without_long_words(text)) == [word for word in cut(text) if len(word) <= 100]
-
-
 @given(st.text("a \n\té"), st.integers(1, 9))
 def test_runs_are_those_between_spaces(text, least):
     encoded = text.encode()
@@ -53,4 +48,4 @@ def test_a_vocabulary_is_the_same_with_sequences_among_the_text(size):
     lines = [" ".join(rng.choices(words, k=9)) + "." for _ in range(900)]
     protein = ["".join(rng.choices("acdefghiklmnpqrstvwy", k=300)) for _ in range(40)]
     among = [line for pair in zip(lines, protein * 30, strict=False) for line in pair]
-    assert train_vocabulary(lambda: among, size) == train_vocabulary(lambda: lines, size)
+    assert train_vocabulary(among, size) == train_vocabulary(lines, size)

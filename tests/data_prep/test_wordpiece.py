@@ -52,26 +52,31 @@ def sample_texts() -> Iterator[str]:
 @pytest.fixture(scope="module", params=["uncased", "uncased-stripped", "cased", "cased-stripped"])
 def tokenizer(request: pytest.FixtureRequest) -> WordPieceTokenizer:
     lowercase, strip_accents = request.param.startswith("uncased"), request.param.endswith("stripped")
-    vocabulary = train_vocabulary(sample_texts, 1024, lowercase=lowercase, strip_accents=strip_accents)
+    vocabulary = train_vocabulary(sample_texts(), 1024, lowercase=lowercase, strip_accents=strip_accents)
     return WordPieceTokenizer(vocabulary, lowercase, strip_accents)
 
 
 @pytest.fixture(scope="module")
 def plain() -> WordPieceTokenizer:
-    return WordPieceTokenizer(train_vocabulary(sample_texts, 1024), True, False)
+    return WordPieceTokenizer(train_vocabulary(sample_texts(), 1024), True, False)
 
 
 # Training
 
 TRAIN_SCRIPT = """
-import gzip, hashlib, sys
+import hashlib, sys
+from data_prep import word_counts
 from data_prep.vocabulary_training import train_vocabulary
-texts = lambda: open(sys.argv[1], encoding="utf-8")
+word_counts.MOST_CHARACTERS, word_counts._TEXTS_AT_ONCE = int(sys.argv[3]), 1
+texts = open(sys.argv[1], encoding="utf-8")
 print(hashlib.sha256("\\n".join(train_vocabulary(texts, int(sys.argv[2]))).encode()).hexdigest())
 """
 
 
-def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_characters", [1 << 22, 100_000])
+def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(
+    tmp_path: Path, most_characters: int
+) -> None:
     # Many pairs are equally frequent: by itself the trainer gives another vocabulary in most runs.
     draw = np.random.default_rng(2)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyzäöüß가나다라마바사"))
@@ -81,7 +86,7 @@ def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(tmp_
     digests = set()
     for seed, threads in [("0", "1"), ("1", "2"), ("2", "2"), ("3", "1")]:
         environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
-        command = [sys.executable, "-c", TRAIN_SCRIPT, tmp_path / "text.txt", "2048"]
+        command = [sys.executable, "-c", TRAIN_SCRIPT, tmp_path / "text.txt", "2048", str(most_characters)]
         done = subprocess.run(
             command, env=os.environ | environment, capture_output=True, text=True, check=True
         )
@@ -91,11 +96,11 @@ def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(tmp_
 
 def test_vocabulary_does_not_depend_on_how_the_text_is_cut_into_texts() -> None:
     whole = "\n".join(sample_texts())
-    assert train_vocabulary(lambda: [whole], 1024) == train_vocabulary(lambda: whole.split("\n"), 1024)
+    assert train_vocabulary([whole], 1024) == train_vocabulary(whole.split("\n"), 1024)
 
 
 def test_order_is_specials_letters_continuing_letters_joined_pieces() -> None:
-    vocabulary = train_vocabulary(sample_texts, 1024)
+    vocabulary = train_vocabulary(sample_texts(), 1024)
     assert len(vocabulary) == len(set(vocabulary)) == 1024
     assert tuple(vocabulary[:5]) == SPECIAL_TOKENS
     kinds = [0 if len(p) == 1 else 1 if len(p) == 3 and p.startswith("##") else 2 for p in vocabulary[5:]]
@@ -109,7 +114,7 @@ def test_the_alphabet_holds_each_letter_seen_twice_and_continuing_forms_only_of_
     None
 ):
     text = ["Bb cc 中中 文, ?? 가가 é é q"]
-    vocabulary = train_vocabulary(lambda: text)
+    vocabulary = train_vocabulary(text)
     pieces = {p for p in vocabulary if not p.startswith("[")}
     assert {p for p in pieces if len(p) == 1} == {"b", "c", "中", "?", "가", "é"}
     assert {p for p in pieces if len(p) == 3 and p.startswith("##")} == {"##b", "##c", "##가", "##é"}
@@ -135,19 +140,19 @@ def share_unknown(vocabulary: list[str], texts: list[str]) -> float:
 
 def test_a_vocabulary_of_chinese_holds_every_character_that_occurs_twice() -> None:
     texts = chinese_texts()
-    vocabulary = train_vocabulary(lambda: texts)
+    vocabulary = train_vocabulary(texts)
     counts = Counter("".join(texts))
     assert set(vocabulary) >= {character for character, n in counts.items() if n >= 2}
     once = sum(n == 1 for n in counts.values()) / sum(counts.values())
     assert share_unknown(vocabulary, texts) == pytest.approx(once)
     # Not filled up with names that stand for nothing.
     assert sum(entry.startswith("[unused") for entry in vocabulary) < 64
-    assert len(train_vocabulary(lambda: texts, 2560)) == 2560
+    assert len(train_vocabulary(texts, 2560)) == 2560
 
 
 def test_words_between_chinese_leave_room_for_its_characters() -> None:
     texts = chinese_texts(english=8)
-    vocabulary = train_vocabulary(lambda: texts, 8192)
+    vocabulary = train_vocabulary(texts, 8192)
     counts = Counter(character for text in texts for character in text if character > "\u4e00")
     once = sum(n == 1 for n in counts.values()) / sum(counts.values())
     assert share_unknown(vocabulary, texts) < once + 0.0005
@@ -157,7 +162,7 @@ def test_words_between_chinese_leave_room_for_its_characters() -> None:
 def test_letters_of_a_small_vocabulary_are_the_most_frequent_and_ties_go_by_code_point() -> None:
     text = " ".join("!" * 9 + "$" * 5 + "a" * 7 + "%%" + "&&&" + "((" + "))")
     # Five specials, then: ! (1 entry), a (2), $ (1), & (1), then % ( ) tie and only "%" and "(" fit.
-    assert train_vocabulary(lambda: [text], 12) == [*SPECIAL_TOKENS, "!", "$", "%", "&", "(", "a", "##a"]
+    assert train_vocabulary([text], 12) == [*SPECIAL_TOKENS, "!", "$", "%", "&", "(", "a", "##a"]
 
 
 def joined_by_brute_force(words: Counter[str], letters: list[str], continuing: list[str]) -> list[str]:
@@ -188,7 +193,7 @@ short_words = st.lists(st.sampled_from("abcdeé"), min_size=1, max_size=6, uniqu
 @given(st.lists(short_words, min_size=1, max_size=25))
 def test_pairs_are_joined_in_the_order_of_brute_force(words: list[str]) -> None:
     text = " ".join(words + words)
-    vocabulary = [piece for piece in train_vocabulary(lambda: [text]) if not piece.startswith("[")]
+    vocabulary = [piece for piece in train_vocabulary([text]) if not piece.startswith("[")]
     letters = sorted(set("".join(words)))
     continuing = [f"##{letter}" for letter in letters]
     expected = joined_by_brute_force(Counter(words + words), letters, continuing)
@@ -197,17 +202,17 @@ def test_pairs_are_joined_in_the_order_of_brute_force(words: list[str]) -> None:
 
 def test_a_size_the_text_does_not_support_is_refused_with_one_that_works() -> None:
     with pytest.raises(PrepError, match="fewer than --vocab-size 65536") as caught:
-        train_vocabulary(sample_texts, 65536)
+        train_vocabulary(sample_texts(), 65536)
     numbers = re.search(r"only (\d+) WordPiece.*use --vocab-size (\d+) \(or auto\)", str(caught.value))
     supported, remedy = map(int, numbers.groups())
     assert remedy % 64 == 0 and remedy <= supported < remedy + 64
-    assert len(train_vocabulary(sample_texts, remedy)) == remedy
+    assert len(train_vocabulary(sample_texts(), remedy)) == remedy
     with pytest.raises(PrepError, match="use --vocab-size auto$"):
-        train_vocabulary(lambda: ["one day and another day"], 64)
+        train_vocabulary(["one day and another day"], 64)
 
 
 def test_an_automatic_size_is_filled_up_to_a_multiple_of_64() -> None:
-    vocabulary = train_vocabulary(lambda: ["one fine day and another fine day"])
+    vocabulary = train_vocabulary(["one fine day and another fine day"])
     unused = [p for p in vocabulary if p.startswith("[unused")]
     assert len(vocabulary) == 64 and unused == [f"[unused{i}]" for i in range(len(unused))] != []
     assert vocabulary[-len(unused) :] == unused
@@ -216,7 +221,7 @@ def test_an_automatic_size_is_filled_up_to_a_multiple_of_64() -> None:
 @pytest.mark.parametrize("text", ["", "abc", " \n\t "])
 def test_no_text_is_refused(text: str) -> None:
     with pytest.raises(PrepError, match="give more text"):
-        train_vocabulary(lambda: [text])
+        train_vocabulary([text])
 
 
 @settings(max_examples=50, deadline=None)
@@ -275,7 +280,7 @@ def test_a_literal_mask_in_the_text_is_text(plain: WordPieceTokenizer) -> None:
 
 
 def test_accents_and_syllables_stay_unless_stripping_is_asked_for() -> None:
-    vocabulary = train_vocabulary(sample_texts, 1024)
+    vocabulary = train_vocabulary(sample_texts(), 1024)
     kept, stripped = (WordPieceTokenizer(vocabulary, True, strip) for strip in (False, True))
     assert kept.decode(kept.encode(["über 가나다"])[0]) == "über 가나다"
     assert stripped.encode(["über"]) == stripped.encode(["uber"]) != kept.encode(["über"])
