@@ -21,12 +21,12 @@ def words(run: str) -> list[str]:
     return [word for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(run))]
 
 
-def long_words(text: bytes) -> list[str]:
-    """Words of more than 100 characters in UTF-8 text; each becomes one [UNK]."""
+def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:
+    """Words of more than so many characters in UTF-8 text; each becomes one [UNK]."""
     found = []
     # A character has a byte at least.
-    for start, end in runs(text, LONGEST_WORD + 1):
-        found += [word for word in words(text[start:end].decode("utf-8", "replace")) if len(word) > LONGEST_WORD]
+    for start, end in runs(text, longest_word + 1):
+        found += [word for word in words(text[start:end].decode("utf-8", "replace")) if len(word) > longest_word]
     return found
 
 

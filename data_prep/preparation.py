@@ -34,7 +34,7 @@ from .sources import Exclusion
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
 from .text_checks import TextChecks
 from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
-from .wordpiece import WordPieceTokenizer
+from .wordpiece import LONGEST_WORD, WordPieceTokenizer
 from .work_folder import WorkFolder
 
 # A try reads at least so many: one is held out, and next sentences come from others.
@@ -146,7 +146,7 @@ class Preparation:
         self._refuse_pointless()
         exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
-        self.checks = TextChecks()
+        self.checks = TextChecks(self.given_tokenizer.longest_word if self.given_tokenizer else LONGEST_WORD)
         self.started = time.monotonic()
         self.log: list[str] = []
 

@@ -198,7 +198,7 @@ def _about_words(checks: dict, documents: int) -> list[str]:
     found = []
     if checks["share_of_long_words"] > 0.001:
         found.append(
-            f"{checks['long_words']:,} words have more than 100 characters and make "
+            f"{checks['long_words']:,} words have more than {checks['longest_word']} characters and make "
             f"{checks['share_of_long_words']:.1%} of the text; BERT reads each as one [UNK], and learns nothing of it. "
             "Take out or cut sequences, base64, and lines that lost their spaces."
         )
@@ -268,7 +268,7 @@ def markdown(facts: dict) -> str:
         ('names of special tokens, as text ("[MASK]")', f"{checks['special_tokens_as_text']:,}"),
         ("joiners dropped (U+200C, U+200D)", f"{checks['joiners']:,}"),
         ("characters of private use dropped", f"{checks['private_characters']:,}"),
-        ("words of more than 100 characters, each one [UNK]", f"{checks['long_words']:,}"),
+        (f"words of more than {checks['longest_word']} characters, each one [UNK]", f"{checks['long_words']:,}"),
         ("characters in them", f"{checks['long_word_characters']:,}"),
         ("documents with HTML or XML tags", f"{checks['documents_with_tags']:,}"),
         ("lines in more than half of the documents", f"{checks['repeated_lines']:,}"),

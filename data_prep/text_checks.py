@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from .long_words import long_words, runs
-from .wordpiece import SPECIAL_TOKENS
+from .wordpiece import LONGEST_WORD, SPECIAL_TOKENS
 
 # As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
 _CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
@@ -42,12 +42,13 @@ class TextChecks:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
         text), documents_with_tags (HTML, XML), documents_without_group, joiners (U+200C, U+200D), private_characters,
-        long_words (of more than 100 characters) and long_word_characters (in them), run_characters (letters and
-        digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words left
-        out), bytes (of text).
+        long_words (of more than `longest_word` characters) and long_word_characters (in them), run_characters (letters
+        and digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words
+        left out), bytes (of text).
     """
 
-    def __init__(self):
+    def __init__(self, longest_word: int = LONGEST_WORD):
+        self.longest_word = longest_word
         self.documents = self.documents_without_group = 0
         self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
@@ -78,13 +79,13 @@ class TextChecks:
 
     def _add_runs(self, text: bytes) -> None:
         self.bytes += len(text)
-        for start, end in runs(text, LONG_RUN):
+        for start, end in runs(text, min(LONG_RUN, self.longest_word + 1)):
             run = text[start:end]
-            if found := long_words(run):
+            if found := long_words(run, self.longest_word):
                 self.long_words += len(found)
                 self.long_word_characters += sum(map(len, found))
                 self._long_word_bytes += sum(len(word.encode()) for word in found)
-            elif run.isascii() and not any(mark in run for mark in _LINKS):
+            elif len(run) >= LONG_RUN and run.isascii() and not any(mark in run for mark in _LINKS):
                 self.run_characters += sum(map(len, _LONG_STRETCH.findall(run)))
 
     def _compare(self, lines: list[str]) -> None:
@@ -118,6 +119,7 @@ class TextChecks:
             "bytes": self.bytes,
             "joiners": self.joiners,
             "private_characters": self.private_characters,
+            "longest_word": self.longest_word,
             "long_words": self.long_words,
             "long_word_characters": self.long_word_characters,
             "share_of_long_words": self._long_word_bytes / max(1, self.bytes),

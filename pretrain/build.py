@@ -80,6 +80,7 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
         tokenizer = WordPieceTokenizer.load(settings.init_from)
         check_tokenizer(tokenizer, settings.init_from, prepared)
         model = open_model(settings.init_from, **_dropout(settings))
+        check_embeddings(model, tokenizer, settings.init_from)
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
         if (longest := model.config.max_position_embeddings) < length:
@@ -102,6 +103,15 @@ def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared:
         raise PretrainError(
             f"the tokenizer of {folder} is not the one that {prepared.folder} was prepared with: prepare the corpus "
             f"with --tokenizer {folder}"
+        )
+
+
+def check_embeddings(model: BertForPreTraining, tokenizer: WordPieceTokenizer, folder: str | Path) -> None:
+    """Refuse a model without an embedding for each entry of its tokenizer, those that were added among them."""
+    if model.config.vocab_size < tokenizer.vocab_size:
+        raise PretrainError(
+            f"{folder} has {model.config.vocab_size} word embeddings and a tokenizer of {tokenizer.vocab_size} "
+            "entries: give the model one for each token that was added (resize_token_embeddings of transformers)"
         )
 
 

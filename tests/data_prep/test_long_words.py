@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.long_words import long_words, runs
+from data_prep.text_checks import TextChecks
 from data_prep.vocabulary_training import train_vocabulary
 from data_prep.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
@@ -25,12 +26,22 @@ def cut(text: str) -> list[str]:
     return [word for word, _ in TOKENIZER.pre_tokenizer.pre_tokenize_str(cleaned)]
 
 
+@pytest.mark.parametrize("limit", [100, 20])
 @given(TEXTS)
-def test_long_words_are_those_that_the_tokenizer_does_not_know(text):
-    found = long_words(text.encode())
-    assert found == [word for word in cut(text) if len(word) > 100]
+def test_long_words_are_those_that_the_tokenizer_does_not_know(limit, text):
+    found = long_words(text.encode(), limit)
+    assert found == [word for word in cut(text) if len(word) > limit]
     # All letters are in the vocabulary.
-    assert len(found) == TOKENIZER.encode(text, add_special_tokens=False).tokens.count("[UNK]")
+    tokenizer = build_tokenizer(VOCABULARY, lowercase=False, strip_accents=False, longest_word=limit)
+    assert len(found) == tokenizer.encode(text, add_special_tokens=False).tokens.count("[UNK]")
+
+
+@pytest.mark.parametrize("limit", [100, 20])
+@given(TEXTS)
+def test_the_checks_count_them_all(limit, text):
+    checks = TextChecks(limit)
+    checks.add(text.split("\n"), text.encode())
+    assert checks.numbers()["long_words"] == sum(len(word) > limit for word in cut(text))
 
 
 @given(st.text("a \n\té"), st.integers(1, 9))

@@ -443,8 +443,8 @@ def edited(tokenizer: WordPieceTokenizer, folder: Path, edit: str) -> None:
         ("vocab['a'] = 5000", "do not run from 0 to 1023"),
         ("vocab['a'] = vocab['b']", "do not run from 0 to 1023"),
         (
-            "content['added_tokens'].append({'id': 1024, 'content': '<e1>'})",
-            "1 added tokens outside its vocabulary",
+            "content['added_tokens'].append({'id': 1030, 'content': '<e1>'})",
+            "gives the added token '<e1>' the id 1030 instead of 1024",
         ),
     ],
 )

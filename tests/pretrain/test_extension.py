@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tokenizers import AddedToken
 
 from data_prep.vocabulary_extension import cut
 from data_prep.wordpiece import WordPieceTokenizer
@@ -93,6 +94,27 @@ def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, co
     assert main([*prepared, f"--out={tmp_path}/other"]) == 0
     assert main([*given, f"--out={tmp_path}/run", "--budget=5steps"]) == 0
     assert "Going on from" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--extend-vocab=10"]])
+def test_a_run_continues_with_the_tokens_that_were_added_to_a_tokenizer(
+    more, model, small_tokenizer, corpus_file, tmp_path, capsys
+):
+    save_model_folder(model, small_tokenizer, tmp_path / "bert")
+    added = [AddedToken("heart rate"), AddedToken("<e1>", special=True)]
+    tokenizer = WordPieceTokenizer(small_tokenizer.pieces, True, False, added=added)
+    tokenizer.save(tmp_path / "bert", 48)
+    small = ["--sequence-length=32", "--batch-size=8", "--device=cpu", "--budget=2steps", "--evaluations=1"]
+    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", *small, *more, "--workers=1"]
+    assert main([*given, f"--out={tmp_path}/short"]) == 2
+    said = capsys.readouterr().err
+    assert "has 98 word embeddings and a tokenizer of 100 entries" in said and said.count("\n") == 1
+    save_model_folder(extended(model, small_tokenizer, tokenizer), tokenizer, tmp_path / "bert")
+    assert main([*given, f"--out={tmp_path}/run"]) == 0
+    found = WordPieceTokenizer.load(tmp_path / "run" / "final")
+    assert found.begins_with(tokenizer) and found.encode(["the heart rate<e1>"])[0][-2:] == [98, 99]
+    final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
+    assert final.config.vocab_size == found.vocab_size == (110 if more else 100)
 
 
 def test_nothing_to_extend_is_refused(corpus_file, tmp_path, capsys):
