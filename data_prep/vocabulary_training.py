@@ -5,7 +5,7 @@ hash order, so two runs on one text differ. Here every letter and continuing let
 training starts; what is left (joining the most frequent pair of the words counted) does not depend on threads,
 processes or hash seeds.
 
-The trainer needs 32 bytes and more for each character of the different words, of which text with ids, hashes or serial
+The trainer needs some 100 bytes for each character of the different words, of which text with ids, hashes or serial
 numbers has no end. So words are counted first, in bounded memory, and the trainer sees only those that are left.
 """
 
