@@ -13,7 +13,7 @@ from .errors import PrepError
 from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
-from .values import group_of, kind_of, whole_characters, words_apart
+from .values import group_of, kind_of, lines_of, words_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,7 @@ class Corpus:
 
 def clean_lines(text: str, is_wrapped: bool) -> list[str]:
     """The non-empty lines of a text, without white space at their ends; wrapped ones are joined."""
-    text = words_apart(whole_characters(text)).replace("\r\n", "\n").replace("\r", "\n")
-    return _joined([line.strip() for line in text.split("\n")], is_wrapped)
+    return _joined(lines_of(text), is_wrapped)
 
 
 def _joined(lines: list[str], is_wrapped: bool) -> list[str]:

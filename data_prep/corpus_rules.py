@@ -12,7 +12,7 @@ from .errors import PrepError
 from .readers import Meter, Rows, refuse, rows, text_blocks
 from .sentences import END_MARKS, split
 from .sources import Source, listing
-from .values import column_names, kind_of, whole_characters
+from .values import column_names, kind_of, lines_of
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
@@ -192,7 +192,7 @@ class RuleFinder:
             text_column = text_column or self._text_column(source, columns, found)
             self.require_columns(source, text_column, columns)
             texts = [value for row in found if isinstance(value := row.get(text_column), str)]
-            lines = [[line.strip() for line in whole_characters(text).splitlines()] for text in texts]
+            lines = [lines_of(text) for text in texts]
             filled = [line for of_text in lines for line in of_text if line]
             sample.lines += _spread(filled, _SAMPLED_LINES // len(sources))
             for of_text in lines:

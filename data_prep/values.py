@@ -41,6 +41,12 @@ def words_apart(text: str) -> str:
     return _WORD_BREAK.sub(" ", text) if "\u200b" in text else text
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a value, blank ones included, without white space at their ends; CR LF and CR end a line too."""
+    text = words_apart(whole_characters(text)).replace("\r\n", "\n").replace("\r", "\n")
+    return [line.strip() for line in text.split("\n")]
+
+
 def is_text(name: str) -> bool:
     """Whether what stands for a name, of a column or a class, is longer than names are."""
     return len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME

@@ -151,6 +151,16 @@ def test_lines_are_sentences_where_few_would_split_further(tmp_path):
     assert Corpus([str(path)], line="sentence").rules.line == "sentence"
 
 
+@pytest.mark.parametrize("space", ["\u2028", "\x0b", "\x0c", "\x85", "\x1c"])
+def test_the_rules_of_rows_are_found_from_the_lines_that_are_read(tmp_path, space):
+    """Only a line feed, CR LF and CR end a line: these rows are paragraphs, whatever stands between their sentences."""
+    rows = [{"text": f"It rained on day {n}.{space}Nobody came out.\r\nIt went on. All slept."} for n in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = Corpus([str(tmp_path / "a.jsonl")])
+    assert {len(document.lines) for document in corpus.documents()} == {2}
+    assert "100% of 80 sampled lines" in corpus.rules.why
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     text=st.text(st.sampled_from("aé가𝒳\n \r\t\u2028"), min_size=1, max_size=80),
