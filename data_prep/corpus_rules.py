@@ -2,9 +2,11 @@
 
 import difflib
 import shlex
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import groupby, islice, pairwise
+from itertools import accumulate, groupby, islice, pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -21,7 +23,7 @@ LONG_LINE = 40
 """Words. In one file without blank lines, lines with so many are documents of their own."""
 
 SPLIT_SHARE = 0.1
-"""Lines are sentences where fewer than this share of a sample would split further."""
+"""Lines are sentences where those that would split further hold less than this share of the text."""
 
 WRAPPED_SHARE = 0.4
 """Lines are wrapped where so many of a sample go on in the next line."""
@@ -177,7 +179,7 @@ class RuleFinder:
             sample.blocks += blocks_found
             filled = [line for line in lines if line]
             sample.words += [line.count(" ") + 1 for line in filled]
-            sample.lines += _spread(filled, _SAMPLED_LINES // len(sources))
+            sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
             sample.add_breaks(lines)
 
     def _sample_rows(self, sources: list[Source], sample: "_Sample") -> str:
@@ -194,7 +196,7 @@ class RuleFinder:
             texts = [value for row in found if isinstance(value := row.get(text_column), str)]
             lines = [lines_of(text) for text in texts]
             filled = [line for of_text in lines for line in of_text if line]
-            sample.lines += _spread(filled, _SAMPLED_LINES // len(sources))
+            sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
             for of_text in lines:
                 sample.add_breaks(of_text)
         if text_column is None:
@@ -278,10 +280,10 @@ class RuleFinder:
             where = {"texts": "text files", "rows": "rows"}
             places = " and ".join(where[kind] for kind in wrapped)
             return "wrapped", f"Lines of {places} {meaning}: most of a sample are full and go on in the next."
-        lines = [line[:_SAMPLED_LINE_LENGTH] for line in lines]
-        num_split = sum(len(split([line], self.language, "paragraph")) > 1 for line in lines)
+        times = Counter(line[:_SAMPLED_LINE_LENGTH] for line in lines)
+        num_split = sum(times[line] for line in times if len(split([line], self.language, "paragraph")) > 1)
         share = num_split / max(1, len(lines))
-        seen = f"{share:.0%} of {len(lines):,} sampled lines would be split further"
+        seen = f"{share:.0%} of the sampled text stands in lines that would be split further"
         if share < SPLIT_SHARE:
             return "sentence", f"A line is a sentence: {seen}."
         return "paragraph", f"A line is a paragraph, to be split into sentences: {seen}."
@@ -298,6 +300,7 @@ class _Sample:
     words: list[int] = field(default_factory=list)
     """Of each line."""
     lines: list[str] = field(default_factory=list)
+    """At evenly spaced places of the text: a longer line stands here more often."""
     breaks: int = 0
     """Line breaks between two lines with text."""
     breaks_at_margin: int = 0
@@ -328,6 +331,14 @@ class _Sample:
 def blocks_of(lines: Iterable[str]) -> list[list[str]]:
     """The lines between blank ones, block by block."""
     return [list(block) for is_text, block in groupby(lines, bool) if is_text]
+
+
+def _spread_over_text(lines: list[str], most: int) -> list[str]:
+    """So many times the line that holds one of evenly spaced characters of a text."""
+    ends = list(accumulate(map(len, lines)))
+    if not ends:
+        return []
+    return [lines[bisect_right(ends, place * ends[-1] // most)] for place in range(most)]
 
 
 def _spread(items: list, most: int) -> list:

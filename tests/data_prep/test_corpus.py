@@ -2,6 +2,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -151,6 +152,25 @@ def test_lines_are_sentences_where_few_would_split_further(tmp_path):
     assert Corpus([str(path)], line="sentence").rules.line == "sentence"
 
 
+def test_a_few_enormous_paragraphs_among_headings_are_split(tmp_path):
+    headings = [f"On matters of kind {number}" for number in range(3000)]
+    headings.insert(1501, "It was raining again. Nobody went out. " * 3000)
+    (tmp_path / "a.txt").write_text("\n".join(headings))
+    corpus = Corpus([str(tmp_path / "a.txt")], document="file")
+    assert corpus.rules.line == "paragraph"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=30))
+def test_the_share_that_would_be_split_is_one_of_the_text(tmp_path_factory, parts):
+    lines = [" ".join(["word"] * words) + (" end. Another here." if splits else " one.") for words, splits in parts]
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text("\n".join(lines))
+    expected = sum(len(line) for line, (_, splits) in zip(lines, parts, strict=True) if splits) / sum(map(len, lines))
+    found = re.search(r"(\d+)% of the sampled text", Corpus([str(path)], document="file", line="auto").rules.why)
+    assert abs(int(found[1]) / 100 - expected) < 0.02
+
+
 @pytest.mark.parametrize("space", ["\u2028", "\x0b", "\x0c", "\x85", "\x1c"])
 def test_the_rules_of_rows_are_found_from_the_lines_that_are_read(tmp_path, space):
     """Only a line feed, CR LF and CR end a line: these rows are paragraphs, whatever stands between their sentences."""
@@ -158,7 +178,7 @@ def test_the_rules_of_rows_are_found_from_the_lines_that_are_read(tmp_path, spac
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus = Corpus([str(tmp_path / "a.jsonl")])
     assert {len(document.lines) for document in corpus.documents()} == {2}
-    assert "100% of 80 sampled lines" in corpus.rules.why
+    assert "100% of the sampled text stands in lines that would be split further" in corpus.rules.why
 
 
 @settings(max_examples=60, deadline=None)
