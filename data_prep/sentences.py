@@ -9,7 +9,8 @@ from .errors import PrepError
 
 LONGEST_LINE = 10_000
 """Characters. sentencex takes time that grows with the square of the length of a text without spaces (minutes
-for a megabyte of Chinese), so a longer line is first cut by the plain rule, into blocks of half as many."""
+for a megabyte of Chinese), so a longer line is first cut by the plain rule, into blocks of half as many; a longer word
+in them has no ends, and its block is left whole."""
 
 LONGEST_PIECE = 1000
 """Characters. A longer piece is split again by the plain rule: an unclosed quote hides all ends after it."""
@@ -33,13 +34,25 @@ LANGUAGES = frozenset(
     """.split()
 )
 
-END_MARKS = ".!?…‽؟۔।॥።။។։。！？｡:;\"”’»)"
+END_MARKS = ".!?…‽؟۔।॥።။។։。！？｡．:;\"”’»)」』｣）"
 """Characters that a finished line ends with."""
 
 # An end mark, then closing quotes and brackets; _plain_split looks at what follows. Scripts written without
 # spaces end a sentence with the mark alone.
-_END = re.compile(r"""(?:[.!?…‽؟۔।॥።။។։]["'”’»)\]]*(?=\s)|[。！？｡]["'”’』」）]*)\s*""")
-_OPENING = "\"'“‘«([¿¡„「『（"
+_END = re.compile(r"""(?:[.!?…‽؟۔।॥።။។։]["'”’»)\]]*(?=\s)|([。！？｡．])["'”’』」｣）]*)\s*""")
+_OPENING = "\"'“‘«([¿¡„「『｢（"
+# Around a place where a sentence of Japanese or Chinese does not end: before a closing bracket, behind a quotation that
+# goes on (「…。」と言った), and at the full stop of a number (３．１４), of an item of a list (１．はじめに), or of
+# an initial.
+_NO_END = re.compile(
+    r"""\n[」』｣）〉》】〕]
+    | [。！？｡．…][」』｣]\s*\n(?:と|って|[、，､])
+    | [0-9０-９]．\n[0-9０-９]
+    | (?:^|[。！？｡\s]|(?<![0-9０-９])．)[0-9０-９]+．\s*\n
+    | (?<![A-Za-zＡ-Ｚａ-ｚ])[A-ZＡ-Ｚ]．\n""",
+    re.VERBOSE,
+)
+_LOOK_BACK = 8
 
 
 def split(lines: list[str], language: str = "en", rule: str = "sentence") -> list[str]:
@@ -69,13 +82,25 @@ def split(lines: list[str], language: str = "en", rule: str = "sentence") -> lis
         text = " ".join(line.split())
         blocks = [text] if len(text) <= LONGEST_LINE else _plain_split(text, LONGEST_LINE // 2)
         for block in blocks:
-            for piece in segment(code, block):
-                piece = piece.strip()
+            has_ends = len(block) <= LONGEST_LINE or max(map(len, block.split())) <= LONGEST_LINE
+            pieces = segment(code, block) if has_ends else [block]
+            for piece in map(str.strip, pieces if block.isascii() else _rejoined(pieces)):
                 if len(piece) > LONGEST_PIECE:
                     sentences += _plain_split(piece)
                 elif piece:
                     sentences.append(piece)
     return sentences
+
+
+def _rejoined(pieces: list[str]) -> Iterator[str]:
+    """The pieces of a text, one with the next where no sentence ends between them."""
+    held = ""
+    for piece in pieces:
+        if held and not _NO_END.search(f"{held[-_LOOK_BACK:]}\n{piece[:2]}"):
+            yield held
+            held = ""
+        held += piece
+    yield held
 
 
 @cache
@@ -95,14 +120,21 @@ def check_language(code: str) -> str:
 
 
 def _plain_split(text: str, shortest: int = 1) -> Iterator[str]:
-    """Cuts after an end mark where a letter follows that is not lower-case, but no piece under `shortest`."""
+    """Cuts after an end mark where a letter follows that is not lower-case, but no piece under `shortest`.
+
+    Behind the marks of Chinese and Japanese a number may follow too.
+    """
     start = 0
     for match in _END.finditer(text):
         if match.end() - start < shortest:
             continue
-        following = text[match.end() : match.end() + 8].lstrip(_OPENING)[:1]
-        if following.isalpha() and not following.islower():
-            yield text[start : match.end()].rstrip()
-            start = match.end()
+        end = match.end()
+        following = text[end : end + 8].lstrip(_OPENING)[:1]
+        is_start = following.isalnum() if match[1] else following.isalpha()
+        before = text[max(start, end - _LOOK_BACK) : end]
+        goes_on = match[1] and _NO_END.search(f"{before}\n{text[end : end + 2]}")
+        if is_start and not following.islower() and not goes_on:
+            yield text[start:end].rstrip()
+            start = end
     if start < len(text):
         yield text[start:]

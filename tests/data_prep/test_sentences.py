@@ -115,6 +115,36 @@ def test_a_megabyte_of_chinese_on_one_line_takes_seconds_not_minutes():
     assert time.process_time() - start < 10
 
 
+PIECES_OF_JAPANESE = [
+    "本稿では", "々ゝヽ", "〇〇を", "ｶﾀｶﾅﾃﾞ", "３．１４", "第２．１節，", "Ａ．Ｂ．氏", "「行く。すぐに。」と",
+    "『なぜ？』って", "｢ﾊｲ｡｣、", "（注）", "本iPhoneの", "平成2023年",
+]  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from(PIECES_OF_JAPANESE), min_size=1, max_size=4), st.sampled_from("。！？｡．")),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["", " ", "\u3000"]),
+)
+def test_japanese_is_cut_behind_its_end_marks_and_nowhere_else(parts, space):
+    sentences = ["".join(pieces) + "です" + mark for pieces, mark in parts]
+    assert split([space.join(sentences)], "ja", "paragraph") == sentences
+
+
+@pytest.mark.parametrize("sentence", ["１．はじめに．", "「行く。」と言う．", "ｿｳ｡", "値３．１４．", "。）", "３．１"])
+def test_a_long_line_of_japanese_takes_seconds_not_minutes(sentence):
+    start = time.process_time()
+    page = sentence * (200_000 // len(sentence))
+    sentences = split([page], "ja", "paragraph")
+    assert "".join(sentences) == page
+    assert len(sentences) == (page.count(sentence) if sentence not in ("。）", "３．１") else 1)
+    assert time.process_time() - start < 10
+
+
 def test_an_unknown_language_is_refused_with_the_nearest_codes():
     with pytest.raises(PrepError, match=r'"English" is not a language code; pass --language .* such as en'):
         check_language("English")
