@@ -6,15 +6,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby, islice, pairwise
+from itertools import accumulate, groupby, islice
 from statistics import fmean, median
 from typing import Any
 
 from .errors import PrepError
 from .readers import Meter, Rows, refuse, rows, text_blocks
-from .sentences import END_MARKS, split
+from .sentences import split
 from .sources import Source, listing
 from .values import column_names, kind_of, lines_of
+from .wrapping import LineBreaks
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
@@ -25,9 +26,6 @@ LONG_LINE = 40
 SPLIT_SHARE = 0.1
 """Lines are sentences where those that would split further hold less than this share of the text."""
 
-WRAPPED_SHARE = 0.4
-"""Lines are wrapped where so many of a sample go on in the next line."""
-
 DOCUMENTS = ("auto", "file", "blank-line", "line")
 LINES = ("auto", "sentence", "paragraph", "wrapped")
 
@@ -35,10 +33,6 @@ _SAMPLED_FILES = 16
 _SAMPLED_ROWS = 200
 _SAMPLED_LINES = 2000
 _SAMPLED_LINE_LENGTH = 1000
-_LEAST_BREAKS = 10
-# Characters of a line that was cut by a program, and what ends sentences within one.
-_MARGINS = range(30, 200)
-_SENTENCE_ENDS = ".!?…"
 # Characters, shared by the sampled files. A megabyte would not reach the end of the first document where
 # documents are novels; this many still take a fraction of a second.
 _SAMPLED_TEXT = 8 << 20
@@ -170,17 +164,14 @@ class RuleFinder:
         sources = _spread(sources, _SAMPLED_FILES)
         limit = max(_LEAST_SAMPLED_TEXT, _SAMPLED_TEXT // len(sources))
         for source in sources:
-            text, blocks = "", text_blocks(source, self.encoding, Meter())
-            while len(text) < limit and (block := next(blocks, "")):
-                text += block
-            lines = [line.strip() for line in text.split("\n")]
+            lines = [line.strip() for line in _beginning(source, self.encoding, limit).split("\n")]
             blocks_found = [len(block) for block in blocks_of(lines)]
             sample.several_blocks |= len(blocks_found) > 1
             sample.blocks += blocks_found
             filled = [line for line in lines if line]
             sample.words += [line.count(" ") + 1 for line in filled]
             sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
-            sample.add_breaks(lines)
+            sample.line_breaks.add([lines])
 
     def _sample_rows(self, sources: list[Source], sample: "_Sample") -> str:
         """Finds the text column in the first source that has rows, requires it of the others."""
@@ -197,8 +188,7 @@ class RuleFinder:
             lines = [lines_of(text) for text in texts]
             filled = [line for of_text in lines for line in of_text if line]
             sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
-            for of_text in lines:
-                sample.add_breaks(of_text)
+            sample.line_breaks.add(lines)
         if text_column is None:
             raise PrepError(f"{self._sources_shown} has no rows; give files with text in them.")
         return text_column
@@ -301,36 +291,28 @@ class _Sample:
     """Of each line."""
     lines: list[str] = field(default_factory=list)
     """At evenly spaced places of the text: a longer line stands here more often."""
-    breaks: int = 0
-    """Line breaks between two lines with text."""
-    breaks_at_margin: int = 0
-    """How many of them lie within a sentence, where the next word would have gone over the margin."""
-    sentence_ends: int = 0
-    """Lines with an end mark somewhere."""
-
-    def add_breaks(self, lines: list[str]) -> None:
-        """Count the breaks between lines that follow each other, blank ones included."""
-        lengths = sorted(len(line) for line in lines if line)
-        # A link or a table may stand out of it.
-        margin = lengths[int(0.95 * len(lengths))] if lengths else 0
-        for line, following in pairwise(lines):
-            if line and following:
-                self.breaks += 1
-                self.sentence_ends += any(mark in line for mark in _SENTENCE_ENDS)
-                is_within = line[-1] not in END_MARKS and following[0].islower()
-                is_full = len(line) + len(following.split(maxsplit=1)[0]) >= margin
-                self.breaks_at_margin += is_within and is_full and margin in _MARGINS
+    line_breaks: LineBreaks = field(default_factory=LineBreaks)
 
     @property
     def is_wrapped(self) -> bool:
         """Whether the lines were cut at a margin."""
-        has_sentences = self.sentence_ends >= SPLIT_SHARE * self.breaks
-        return has_sentences and self.breaks >= _LEAST_BREAKS and self.breaks_at_margin >= WRAPPED_SHARE * self.breaks
+        return self.line_breaks.is_wrapped
 
 
 def blocks_of(lines: Iterable[str]) -> list[list[str]]:
     """The lines between blank ones, block by block."""
     return [list(block) for is_text, block in groupby(lines, bool) if is_text]
+
+
+def _beginning(source: Source, encoding: str, length: int) -> str:
+    """The first so many characters of a text file, a little more, or all there are."""
+    blocks: list[str] = []
+    for block in text_blocks(source, encoding, Meter()):
+        blocks.append(block)
+        length -= len(block)
+        if length <= 0:
+            break
+    return "".join(blocks)
 
 
 def _spread_over_text(lines: list[str], most: int) -> list[str]:

@@ -1,0 +1,108 @@
+"""Text of many kinds and scripts, cut at a margin by textwrap or not."""
+
+import gzip
+import json
+import random
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from data_prep.corpus import Corpus
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+# Words of a script, most of them short, with what stands between them and behind a sentence.
+SCRIPTS = {
+    "English": ("the heart rate of a patient was measured before and after treatment in Berlin", " ", "."),
+    "Hebrew": ("הלב של חולה נמדד לפני ואחרי טיפול בבית חולים גדול עם רופא", " ", "."),
+    "Arabic": ("قيس معدل ضربات قلب المريض قبل العلاج وبعده في مستشفى كبير مع طبيب", " ", "؟"),
+    "Hindi": ("रोगी की हृदय गति को उपचार से पहले और बाद में मापा गया है", " ", "।"),
+    "Korean": ("환자의 심박수는 치료 전과 후에 큰 병원에서 의사와 함께 측정되었다", " ", "."),
+    "Thai": ("ผู้ป่วย ได้รับ การรักษา ด้วยยา และ ติดตาม ผล ใน โรงพยาบาล", " ", ""),
+    "Chinese": ("患 者 的 心 率 在 治 疗 前 后 医 院 里 测 量 ， 并 且 医 生 说 好", "", "。"),
+    "Japanese": ("患者 の 心拍 数 を 治療 の 前 と 後 に 病院 で 測定 した ｶﾞﾝ 、", "", "。"),
+}
+
+
+def paragraphs(script: str, count: int = 60) -> list[list[str]]:
+    """Paragraphs of five sentences of a dozen words and more, drawn at random."""
+    words, space, end = SCRIPTS[script]
+    draw = random.Random(script)
+    words = words.split()
+
+    def sentence() -> str:
+        drawn = space.join(draw.choices(words, k=draw.randint(8, 24)))
+        return drawn[0].upper() + drawn[1:] + end
+
+    return [[sentence() for _ in range(5)] for _ in range(count)]
+
+
+def rule_of(folder: Path, lines: list[str]) -> str:
+    (folder / "a.txt").write_text("\n".join(lines))
+    return Corpus([str(folder / "a.txt")], document="file").rules.line
+
+
+@pytest.mark.parametrize("margin", [36, 60, 76, 120])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_paragraphs_that_were_cut_at_a_margin_are_known_in_every_script(tmp_path, script, margin):
+    space, wide = SCRIPTS[script][1], not SCRIPTS[script][1]
+    texts = [space.join(sentences) for sentences in paragraphs(script)]
+    wrapped = [textwrap.wrap(text, margin // 2 if wide else margin) for text in texts]
+    assert rule_of(tmp_path, [line for lines in wrapped for line in [*lines, ""]]) == "wrapped"
+    rows = [json.dumps({"text": "\n".join(lines)}) for lines in wrapped]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    assert Corpus([str(tmp_path / "rows.jsonl")]).rules.line == "wrapped"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_sentences_and_paragraphs_of_every_script_are_not_taken_for_wrapped(tmp_path, script):
+    parts = paragraphs(script)
+    assert rule_of(tmp_path, [line for sentences in parts for line in [*sentences, ""]]) != "wrapped"
+    assert rule_of(tmp_path, [SCRIPTS[script][1].join(sentences) for sentences in parts]) != "wrapped"
+
+
+def records(kind: str, count: int = 400) -> list[str]:
+    """Lines that each stand for themselves, near a margin or cut at it."""
+    draw = random.Random(kind)
+    words = [*SCRIPTS["English"][0].lower().split(), "e.g.", "Dr. Low"]
+    text = [" ".join(draw.choices(words, k=30)) for _ in range(count)]
+    subtitle = ["{0}\n00:00:{1},000 --> 00:00:{1},900\n{2}\n".format(n, 10 + n % 50, text[n]) for n in range(count)]
+    return {
+        "fixed width": [f"{line[:24]:<24}  {line[30:54]:<24}  12.03.19{n % 90 + 10}" for n, line in enumerate(text)],
+        "cut within words": [line[:72] for line in text],
+        "log": [f"2024-01-{10 + n % 20} 12:00:00 {textwrap.shorten(line, 60)}" for n, line in enumerate(text)],
+        "near the width": [textwrap.shorten(line, 78, placeholder="").capitalize() + "." for line in text],
+        "verse": [line[: draw.randint(30, 50)].rsplit(" ", 1)[0].capitalize() + draw.choice(",;. ") for line in text],
+        "verse in lower case": [line[: draw.randint(28, 46)].rsplit(" ", 1)[0] + draw.choice(",;. ") for line in text],
+        "Hebrew verse": [
+            " ".join(draw.choices(SCRIPTS["Hebrew"][0].split(), k=draw.randint(6, 10))) + draw.choice(",. ")
+            for _ in text
+        ],
+        "subtitles": [
+            line for number, part in enumerate(subtitle) for line in
+            [*part.split("\n")[:2], *textwrap.wrap(f"{text[number]}."[: 20 + 7 * (number % 8)], 40), ""]
+        ],
+        "headlines": [textwrap.shorten(line, draw.randint(30, 70), placeholder="") for line in text],
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["fixed width", "cut within words", "log", "near the width", "verse", "verse in lower case", "Hebrew verse",
+     "subtitles", "headlines"],
+)  # fmt: skip
+def test_lines_that_stand_for_themselves_are_not_taken_for_wrapped(tmp_path, kind):
+    assert rule_of(tmp_path, records(kind)) != "wrapped"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the texts are not on this machine")
+@pytest.mark.parametrize("name", ["english-novels-a", "pmc-rct-text"])
+@pytest.mark.parametrize("margin", [40, 72, 100])
+def test_novels_and_articles_wrapped(tmp_path, name, margin):
+    with gzip.open(DATA / name / "validation.txt.gz", "rt", encoding="utf-8") as file:
+        lines = file.read(300_000).split("\n")
+    wrapped = [textwrap.wrap(line, margin) for line in lines]
+    assert rule_of(tmp_path, lines) != "wrapped"
+    assert rule_of(tmp_path, [line for part in wrapped for line in [*part, ""]]) == "wrapped"
+    # Nothing but the margin shows where a paragraph begins.
+    assert rule_of(tmp_path, [line for part in wrapped for line in part]) == "wrapped"
