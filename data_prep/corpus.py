@@ -8,12 +8,13 @@ from itertools import islice
 
 from . import builtin
 from .bad_rows import BadRows
-from .corpus_rules import CorpusRules, RuleFinder, blocks_of
+from .corpus_rules import CorpusRules, RuleFinder
 from .errors import PrepError
 from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
 from .values import group_of, kind_of, lines_of, words_apart
+from .wrapping import unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def clean_lines(text: str, is_wrapped: bool) -> list[str]:
 def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     """The lines with text; of wrapped ones each block between blank lines becomes one, a paragraph."""
     if is_wrapped:
-        return [" ".join(block) for block in blocks_of(lines)]
+        return unwrapped(lines)
     return [line for line in lines if line]
 
 

@@ -1,4 +1,4 @@
-"""Lines that were cut at a margin: how they are known."""
+"""Lines that were cut at a margin: how they are known, and joined."""
 
 import re
 from collections import Counter
@@ -27,6 +27,46 @@ _MOST_DIFFERENCE = 0.3
 _LEAST_WITH_ENDS, _MOST_ENDS, _LEAST_OF_CHANCE = 0.05, 0.3, 0.3
 # Of full lines that have the same length more were cut without regard to words.
 _MOST_EQUAL = 0.5
+
+
+_LETTERS = r"[^\W\d_]+"
+_COMPOUND = re.compile(f"{_LETTERS}(?:[-‐]{_LETTERS})*")
+# With a hyphen at the end of a line: a word that was broken there, or one that has it anyway.
+_BROKEN = re.compile(f"({_LETTERS})([-‐])\n({_LETTERS})")
+_BLANK_LINES = re.compile("\n{2,}")
+_BREAK_WITHOUT_SPACE = re.compile(f"(?<=\\w[-‐])\n(?=\\w)|(?<=[{_WIDE}])\n(?=[{_WIDE}])|\u00ad\n")
+
+
+def unwrapped(lines: list[str]) -> list[str]:
+    """The paragraphs of a document that was cut at a margin: what stands between blank lines, on one line each.
+
+    There is no space between characters of Chinese and Japanese, nor behind a hyphen. A soft hyphen (U+00AD) at the end
+    of a line goes; any other goes where the document has the word more often without it. A word that stands nowhere
+    else follows most of those that do, unless it begins or ends with a word of the document; then its hyphen stays.
+    """
+    text = "\n".join(lines).strip("\n")
+    text = _without_hyphens(text) if _BROKEN.search(text) else text
+    return [_BREAK_WITHOUT_SPACE.sub("", part).replace("\n", " ") for part in _BLANK_LINES.split(text) if part]
+
+
+def _without_hyphens(text: str) -> str:
+    known = Counter(word.casefold() for word in _COMPOUND.findall(_BROKEN.sub(" ", text)))
+
+    def surplus(broken: re.Match) -> int:
+        """How many times more often the word stands without its hyphen than with it."""
+        first, last = broken[1].casefold(), broken[3].casefold()
+        return known[first + last] - known[f"{first}-{last}"]
+
+    are_broken = sum((found := surplus(word)) > 0 or -(found < 0) for word in _BROKEN.finditer(text)) > 0
+
+    def joined(broken: re.Match) -> str:
+        first, hyphen, last = broken.groups()
+        is_new = not (known[first.casefold()] or known[last.casefold()] or last[0].isupper())
+        if surplus(broken) > 0 or (surplus(broken) == 0 and are_broken and is_new):
+            hyphen = ""
+        return first + hyphen + last
+
+    return _BROKEN.sub(joined, text)
 
 
 class LineBreaks:

@@ -4,11 +4,16 @@ import gzip
 import json
 import random
 import textwrap
+from collections import Counter
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_prep.corpus import Corpus
+from data_prep.wrapping import unwrapped
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 # Words of a script, most of them short, with what stands between them and behind a sentence.
@@ -106,3 +111,54 @@ def test_novels_and_articles_wrapped(tmp_path, name, margin):
     assert rule_of(tmp_path, [line for part in wrapped for line in [*part, ""]]) == "wrapped"
     # Nothing but the margin shows where a paragraph begins.
     assert rule_of(tmp_path, [line for part in wrapped for line in part]) == "wrapped"
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("The treat-\nment and the treatment.", "The treatment and the treatment."),
+        ("A well-\nknown, well-known drug.", "A well-known, well-known drug."),
+        ("A well-\nknown drug; wellknown once, well-known twice: well-known.",
+         "A well-known drug; wellknown once, well-known twice: well-known."),
+        ("The treat-\nment.", "The treat-ment."),
+        ("The treatment, the treat-\nment with medi-\ncine of a far-\nsighted and far man.",
+         "The treatment, the treatment with medicine of a far-sighted and far man."),
+        ("Treatment by Meier-\nSchmidt: treat-\nment.", "Treatment by Meier-Schmidt: treatment."),
+        ("COVID-\n19 from 5-\n10 - or\nso -\nsaid", "COVID-19 from 5-10 - or so - said"),
+        ("medi\u00ad\ncine and", "medicine and"),
+        ("患者の\n心拍数を drug で\n測定した。\n終わり", "患者の心拍数を drug で測定した。終わり"),
+        ("환자의\n심박수", "환자의 심박수"),
+        ("TREAT-\nMENT and treatment", "TREAT-MENT and treatment".replace("-", "")),
+    ],
+)  # fmt: skip
+def test_words_that_were_broken_at_the_end_of_a_line_are_joined(text, joined):
+    assert unwrapped(text.split("\n")) == [joined]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.sampled_from("ab-\u2010\u00ad 中ÄＡ1\u0301"), max_size=12).map(str.strip), max_size=8))
+def test_joining_loses_no_letter_and_keeps_paragraphs_apart(lines):
+    paragraphs = unwrapped(lines)
+    kept = str.maketrans("", "", " -\u2010\u00ad")
+    assert "".join(paragraphs).translate(kept) == "".join(lines).translate(kept)
+    assert len(paragraphs) == sum(is_text for is_text, _ in groupby(lines, bool))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the texts are not on this machine")
+def test_an_article_whose_words_were_broken_is_the_same_again():
+    """Long words are broken in the middle; 95 of 100 places are as they were, and no letter is lost."""
+    with gzip.open(DATA / "pmc-rct-text" / "validation.txt.gz", "rt", encoding="utf-8") as file:
+        articles = [" ".join(text.split()) for text in file.read(1_500_000).split("\n\n")[:-1]]
+    broken = wrong = 0
+    for article in articles:
+        lines = []
+        for line in textwrap.wrap(article, 80):
+            word = line.rsplit(" ", 1)[-1]
+            cut = len(word) // 2
+            breaks = word.isalpha() and len(word) > 7
+            lines += [f"{line[: len(line) - cut]}-", word[-cut:]] if breaks else [line]
+            broken += breaks or line.endswith("-")
+        [joined] = unwrapped(lines)
+        assert joined.replace("-", "").replace(" ", "") == article.replace("-", "").replace(" ", "")
+        wrong += (Counter(article.split(" ")) - Counter(joined.split(" "))).total()
+    assert broken > 2000 and wrong < 0.05 * broken
