@@ -9,8 +9,9 @@ from itertools import islice
 from . import builtin
 from .bad_rows import BadRows
 from .corpus_rules import CorpusRules, RuleFinder
+from .encodings import AUTO
 from .errors import PrepError
-from .readers import Meter, byte_chunks, check_encoding, rows, text_lines
+from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
 from .values import group_of, kind_of, lines_of, words_apart
@@ -38,7 +39,7 @@ class Corpus:
         paths: files (.txt .jsonl .csv .tsv, also .gz, and .parquet), folders, globs, `builtin`,
             `hub:owner/name[:split]`, `hub:` and a data set's folder on this machine.
         exclude: files in `paths` to leave out.
-        encoding: of the text in files.
+        encoding: of the text in files; "auto": found for each of them.
         text_column, group_column: names of columns where rows are documents; the first is found if not given.
         document: "auto", "file", "blank-line" or "line": what a document is in .txt files.
         line: "auto", "sentence", "paragraph" or "wrapped" (cut at a margin: joined up to the next blank line).
@@ -87,7 +88,7 @@ class Corpus:
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.total_bytes = sum(sizes) if len(on_disk) == len(sizes) else 0
         self.has_rows = any(source.has_rows for source in self._sources)
-        self.is_decoded = any(source.format not in ("parquet", "hub", "builtin") for source in self._sources)
+        self.is_decoded = any(source.is_decoded for source in self._sources)
         self.empty_documents = 0
         self.bad_rows = BadRows(skip_bad_rows)
         self._meter = Meter()
@@ -105,10 +106,25 @@ class Corpus:
 
     def introduction(self) -> list[str]:
         """What is read, and how, in sentences."""
-        if not self.ignored:
-            return self.rules.sentences()
-        left_out = f"Left out: {listing(sorted(self.ignored), 3)}. Only files of {FORMATS} are read."
-        return [left_out, *self.rules.sentences()]
+        said = []
+        if self.ignored:
+            said.append(f"Left out: {listing(sorted(self.ignored), 3)}. Only files of {FORMATS} are read.")
+        decoded = [source for source in self._sources if source.is_decoded]
+        for encoding, names in self._names_by_encoding().items():
+            said.append(f"Of {len(decoded):,} files {len(names):,} are read as {encoding}: {listing(names, 3)}.")
+        return [*said, *self.rules.sentences()]
+
+    def _names_by_encoding(self) -> dict[str, list[str]]:
+        """Of files whose encoding was found those that are not UTF-8."""
+        names: dict[str, list[str]] = {}
+        for source in self._sources if self.encoding == AUTO else ():
+            if source.is_decoded and (found := encoding_of(source, AUTO)) != "utf-8":
+                names.setdefault(found, []).append(source.name)
+        return names
+
+    def encodings(self) -> dict[str, int]:
+        """How many files are of each encoding that was found, UTF-8 left out."""
+        return {encoding: len(names) for encoding, names in self._names_by_encoding().items()}
 
     def documents(self) -> Iterator[Document]:
         """One pass over all documents that have text, in constant memory beside the document at hand."""
@@ -124,7 +140,7 @@ class Corpus:
             meter.finish(source)
 
     def digest(self) -> str:
-        """SHA-256 of names and contents in the order read; no folder, date or machine goes into it."""
+        """SHA-256 of names, contents and encodings found in the order read; no folder, date or machine is in it."""
         state = hashlib.sha256()
         for source in self._sources:
             state.update(json.dumps([source.name, source.format]).encode())
@@ -134,6 +150,8 @@ class Corpus:
             else:
                 for chunk in byte_chunks(source, Meter(), decompress=False):
                     state.update(chunk)
+                if self.encoding == AUTO and source.is_decoded:
+                    state.update(encoding_of(source, AUTO).encode())
         return state.hexdigest()
 
     def _read(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:

@@ -400,6 +400,7 @@ class Preparation:
             "bytes": documents.bytes,
             "rules": self.corpus.rules.sentences(),
             "ignored_files": len(self.corpus.ignored),
+            "encodings": self.corpus.encodings(),
             "groups": self._groups(documents) if self.prep.group_column or documents.arrangement.files else {},
             "checks": self.checks.numbers(),
             "settings": {name: getattr(self.prep, name) for name in _REPORTED},

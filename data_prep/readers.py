@@ -12,9 +12,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from encodings.aliases import aliases
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
+from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
 from .errors import PrepError
 from .sources import Source, listing, split_name
 from .values import is_text
@@ -36,7 +38,9 @@ class Meter:
 
 
 def check_encoding(encoding: str) -> None:
-    """Raises PrepError with the nearest names where Python has no text encoding of this name."""
+    """Raises PrepError with the nearest names where Python has no text encoding of this name; "auto" is one."""
+    if encoding == AUTO:
+        return
     try:
         "".encode(encoding)
         codecs.getincrementaldecoder(encoding)
@@ -80,8 +84,32 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
         raise PrepError(f"{source.name} cannot be read ({error.strerror}); check its permissions.") from None
 
 
+@cache
+def encoding_of(source: Source, encoding: str) -> str:
+    """The encoding itself, or for "auto" the one that the file is in.
+
+    Raises:
+        PrepError: the file can be read but once, or does not show its encoding.
+    """
+    if encoding != AUTO:
+        return encoding
+    if source.written is None:
+        raise PrepError(
+            f"{source.name} can be read only once, and --encoding auto reads twice: name its encoding, or leave "
+            "--encoding out for UTF-8."
+        )
+    found, confidence = found_encoding(partial(byte_chunks, source, Meter()))
+    if confidence < LEAST_CONFIDENCE:
+        raise PrepError(
+            f"{source.name} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
+            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave it out with --exclude."
+        )
+    return found
+
+
 def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     """The file's text in pieces, without a byte order mark, every line break as one line feed."""
+    asked, encoding = encoding, encoding_of(source, encoding)
     decoder = codecs.getincrementaldecoder(encoding)()
     # Python's own translation of CR LF and CR, which also sees a pair that lies across two pieces.
     translator = io.IncrementalNewlineDecoder(decoder, translate=True)
@@ -96,6 +124,8 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             place = seen - waiting + error.start
             line += error.object[: error.start].decode(encoding, "replace").count("\n")
             remedy = _ENCODING_REMEDY if codecs.lookup(encoding).name == "utf-8" else _OTHER_ENCODING_REMEDY
+            if asked == AUTO:
+                remedy = "it is of several encodings, or damaged; mend it, or leave it out with --exclude"
             raise PrepError(
                 f"{source.name}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
                 f"{remedy}."
@@ -114,8 +144,8 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
 
 # One encoding serves all files.
 _ENCODING_REMEDY = (
-    "convert this file (iconv -f cp1252 -t utf-8 old.txt > new.txt), or, if all files are of one other encoding, pass "
-    "it as --encoding, such as cp1252"
+    "convert this file (iconv -f cp1252 -t utf-8 old.txt > new.txt), or pass --encoding with that of all files, such "
+    "as cp1252, or auto to find that of each"
 )
 _OTHER_ENCODING_REMEDY = (
     "it may be UTF-8; convert the files that are not (iconv -f cp1252 -t utf-8 old.txt > new.txt), and leave "
@@ -126,11 +156,8 @@ _OTHER_ENCODING_REMEDY = (
 def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
     if b"\0" not in start or b"\0" in "a".encode(encoding):
         return
-    # The mark of UTF-16 begins that of UTF-32.
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        raise PrepError(f"{name} is utf-32 text, not {encoding}: pass --encoding utf-32.")
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise PrepError(f"{name} is utf-16 text, not {encoding}: pass --encoding utf-16.")
+    if found := marked_encoding(start):
+        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}.")
     raise PrepError(
         f"{name} looks like a binary file (a zero byte at {start.index(0)}): "
         "convert it to text, leave it out, or pass --encoding if it is text in utf-16."

@@ -263,6 +263,7 @@ def markdown(facts: dict) -> str:
         ("documents without text", f"{corpus['empty_documents']:,}"),
         ("rows without text, or not to be read", f"{corpus['bad_rows']:,} of {corpus['rows']:,}"),
         ("files left out, of other formats", f"{corpus['ignored_files']:,}"),
+        *((f"files read as {encoding}", f"{number:,}") for encoding, number in corpus["encodings"].items()),
         ("control characters dropped", f"{checks['control_characters']:,}"),
         ("unreadable characters (U+FFFD)", f"{checks['unreadable_characters']:,}"),
         ('names of special tokens, as text ("[MASK]")', f"{checks['special_tokens_as_text']:,}"),

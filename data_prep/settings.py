@@ -31,7 +31,7 @@ class PrepSettings:
     language: str = "en"
     """Language code for sentence splitting."""
     encoding: str = "utf-8"
-    """Encoding of the text files."""
+    """Encoding of the text files; auto: found for each."""
     text_column: str | None = None
     """Column of the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
     group_column: str | None = None

@@ -40,6 +40,11 @@ class Source:
         """Whether it holds rows with columns rather than plain text."""
         return self.format not in ("txt", "builtin")
 
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its text is in an encoding that a person can name; parquet files and data sets say their own."""
+        return self.format not in ("parquet", "hub", "builtin")
+
 
 class Exclusion:
     """Files that a person leaves out.

@@ -46,7 +46,7 @@ class PredictSettings:
     text_column: tuple[str, ...] = ()
     """Column of the text, two for pairs. Those of training, or found by name, if not given."""
     encoding: str = "utf-8"
-    """Encoding of the input."""
+    """Encoding of the input; auto: found for each file."""
     show_text: Literal["yes", "no"] = "yes"
     """no: nothing of the texts on the screen, so --out has to be given."""
     skip_bad_rows: bool = False

@@ -44,7 +44,7 @@ class FinetuneSettings(LoopSettings):
     group_column: str | None = None
     """Column of whose text a row is (a patient, a case): all rows of one are held back together, or none."""
     encoding: str = "utf-8"
-    """Encoding of the files."""
+    """Encoding of the files; auto: found for each."""
     skip_bad_rows: bool = False
     """Leave out and count rows without text or label, or with a label that is not in --train."""
     sequence_length: int | Literal["auto"] = "auto"
