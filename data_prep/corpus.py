@@ -5,12 +5,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from . import builtin
 from .bad_rows import BadRows
 from .corpus_rules import CorpusRules, RuleFinder
 from .encodings import AUTO
 from .errors import PrepError
+from .hub_copy import fetched
 from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
@@ -51,7 +53,7 @@ class Corpus:
 
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
-        rules: CorpusRules. total_bytes: bytes on disk, 0 if not known.
+        rules: CorpusRules.
         has_rows: whether documents of any source are rows.
         is_decoded: whether any source is in `encoding`; parquet files and data sets say their own.
         empty_documents: documents without text that the last pass left out. bad_rows: BadRows of the last pass.
@@ -81,12 +83,9 @@ class Corpus:
         self.encoding = encoding
         self._sources, self.ignored = resolve(paths, exclude)
         self.files = [(source.name, source.size) for source in self._sources]
-        sizes = [source.size for source in self._sources]
-        on_disk = [source for source in self._sources if source.format not in ("hub", "builtin")]
-        if len(on_disk) == len(sizes) and not any(sizes):
+        if all(source.is_on_disk for source in self._sources) and not self.total_bytes:
             names = listing((source.name for source in self._sources), 3)
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
-        self.total_bytes = sum(sizes) if len(on_disk) == len(sizes) else 0
         self.has_rows = any(source.has_rows for source in self._sources)
         self.is_decoded = any(source.is_decoded for source in self._sources)
         self.empty_documents = 0
@@ -98,6 +97,25 @@ class Corpus:
         if training:
             self._finder = self._finder.as_in_training(training)
         self.rules: CorpusRules = self._finder.find()
+
+    def fetch(self, folder: Path) -> list[str]:
+        """Read data sets of the Hub into files in a folder, for all later passes; says in sentences what was read.
+
+        Raises:
+            PrepError: a data set cannot be opened, or broke off.
+        """
+        said = []
+        for index, source in enumerate(self._sources):
+            if not source.is_on_disk and source.format == "hub":
+                copy = fetched(source, self.rules.text_column, self._finder.group_column, folder)
+                self._sources[index] = copy
+                said.append(f"hub:{source.name} is on this machine now: {copy.size / 1e6:,.1f} MB, compressed.")
+        return said
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes on disk, 0 if not known."""
+        return sum(source.size for source in self._sources) * all(source.is_on_disk for source in self._sources)
 
     @property
     def bytes_read(self) -> int:

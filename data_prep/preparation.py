@@ -220,6 +220,10 @@ class Preparation:
         return False
 
     def run(self, executor: Executor | None) -> None:
+        # A try reads only the beginning.
+        for corpus in filter(None, () if self.sample_bytes else (self.corpus, self.validation_corpus)):
+            for sentence in corpus.fetch(self.work.hub):
+                self.note(sentence)
         self._enter_work_folder()
         self.note("\n".join(self.corpus.introduction()))
         if self.validation_corpus:
@@ -251,7 +255,7 @@ class Preparation:
         if self.work.belongs_to(self.identity):
             self.note("Going on with an interrupted preparation.")
             return
-        if self.work.exists():
+        if self.work.is_begun():
             self.note(
                 "An interrupted preparation of other text or settings, or a damaged one, is replaced; what it finished "
                 "of the same text and settings is used."

@@ -202,6 +202,8 @@ def rows(
     """
     if source.format == "jsonl":
         return _json_rows(source, encoding, meter, unusable)
+    if source.is_copy:
+        return _json_rows(source, "utf-8", meter, unusable)
     if source.format == "parquet":
         return _parquet_rows(source, meter, columns)
     if source.format == "hub":

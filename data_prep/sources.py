@@ -34,11 +34,18 @@ class Source:
     """Bytes on disk, 0 if unknown."""
     written: int | None = None
     """When a file was last written to, in nanoseconds; None where that is not known (a pipe, the Hub)."""
+    is_copy: bool = False
+    """Whether `path` is a .jsonl.gz file with the rows of a Hub data set."""
 
     @property
     def has_rows(self) -> bool:
         """Whether it holds rows with columns rather than plain text."""
         return self.format not in ("txt", "builtin")
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether `path` is a file."""
+        return self.is_copy or self.format not in ("hub", "builtin")
 
     @property
     def is_decoded(self) -> bool:

@@ -1,5 +1,6 @@
 """What a preparation under way keeps, so that it goes on where it was stopped: vocabulary and encoded blocks.
 
+    hub/                data sets of the Hub, a .jsonl.gz file each
     identity.json       what is prepared from what
     documents.bin       a record of each document, and in signatures.bin what it is compared by; every run writes
                         them again
@@ -29,14 +30,19 @@ class WorkFolder:
     def exists(self) -> bool:
         return self.path.exists()
 
+    def is_begun(self) -> bool:
+        """Whether it is said what is prepared."""
+        return (self.path / "identity.json").exists()
+
     def begin(self, identity: dict) -> None:
         """What is made from now on is of these settings and this text."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_sealed(self.path / "identity.json", identity)
 
     def holds_finished_work(self) -> bool:
-        """Whether there is a vocabulary or a block that was finished."""
-        return (self.path / "tokenizer.json").exists() or any((self.path / "blocks").glob("*.json"))
+        """Whether there is a data set, a vocabulary or a block that was finished."""
+        finished = ("tokenizer.json", "blocks/*.json", "hub/*.gz")
+        return any(path for pattern in finished for path in self.path.glob(pattern))
 
     def belongs_to(self, identity: dict) -> bool:
         """Whether what is here was made for the same text and settings."""
@@ -44,6 +50,10 @@ class WorkFolder:
             return read_sealed(self.path / "identity.json") == identity
         except Damaged:
             return False
+
+    @property
+    def hub(self) -> Path:
+        return self.path / "hub"
 
     @property
     def documents(self) -> Path:

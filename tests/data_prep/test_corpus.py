@@ -1,9 +1,11 @@
 import csv
+import datetime
 import gzip
 import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -14,6 +16,8 @@ from pyarrow import parquet
 
 from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
+from data_prep.preparation import prepare
+from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.sources import Exclusion
 from data_prep.values import group_of
 
@@ -450,6 +454,64 @@ def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
     (folder / "train-00001-of-00002.parquet").write_bytes(shard)
     with pytest.raises(PrepError, match="^hub:set broke off behind row 50 .*same command again"):
         list(corpus.documents())
+
+
+def hub_set(folder: Path, rows: int = 600) -> Path:
+    """A data set of two shards, with a column that is not asked for."""
+    folder.mkdir()
+    texts = [f"Row {n} of a data set. It has {n % 7} more sentences than the last. So it is." for n in range(rows)]
+    for shard, part in enumerate((texts[: rows // 2], texts[rows // 2 :])):
+        days = [datetime.date(2020, 1, 1 + n % 28) for n in range(len(part))]
+        table = pyarrow.table({"text": part, "day": days, "rest": ["x" * 1000] * len(part)})
+        parquet.write_table(table, folder / f"train-0000{shard}-of-00002.parquet")
+    return folder
+
+
+def test_a_data_set_is_read_once_and_later_from_its_copy(tmp_path):
+    corpus = Corpus([f"hub:{hub_set(tmp_path / 'set')}"], group_column="day")
+    other = Corpus([f"hub:{tmp_path / 'set'}"], group_column="day")
+    expected, digest = list(corpus.documents()), corpus.digest()
+    [said] = corpus.fetch(tmp_path / "copies")
+    assert "hub:set is on this machine now" in said
+    shutil.rmtree(tmp_path / "set")
+    assert list(corpus.documents()) == expected and corpus.digest() == digest
+    assert corpus.bytes_read == corpus.total_bytes == sum(f.stat().st_size for f in (tmp_path / "copies").iterdir())
+    # Another run finds the copy.
+    (tmp_path / "copies" / "unfinished.tmp").write_bytes(b"cut")
+    other.fetch(tmp_path / "copies")
+    assert list(other.documents()) == expected
+
+
+def test_a_preparation_reads_a_data_set_once(tmp_path, monkeypatch):
+    import datasets
+
+    read, original = [], datasets.IterableDataset.__iter__
+
+    def counted(self):
+        for row in original(self):
+            read.append(1)
+            yield row
+
+    monkeypatch.setattr(datasets.IterableDataset, "__iter__", counted)
+    prep = PrepSettings(corpus=(f"hub:{hub_set(tmp_path / 'set')}",), vocab_size=128, workers=1)
+    prepared = prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
+    assert 600 <= len(read) <= 600 + 200 and not (tmp_path / "out" / ".work").exists()
+    # It is found again, and the same as from files.
+    prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
+    files = replace(prep, corpus=(str(tmp_path / "set"),))
+    assert prepare(files, ExampleSettings(sequence_length=32), tmp_path / "other").digest == prepared.digest
+
+
+def test_a_data_set_that_breaks_off_leaves_nothing(tmp_path):
+    prep = PrepSettings(corpus=(f"hub:{hub_set(tmp_path / 'set')}",), vocab_size=128, workers=1)
+    path = tmp_path / "set" / "train-00001-of-00002.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes(400) + whole[404:])
+    with pytest.raises(PrepError, match="^hub:set broke off behind row 300 .*; give the same command again.$"):
+        prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    path.write_bytes(whole)
+    prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
 
 
 def test_a_saved_data_set_is_read(tmp_path):
