@@ -19,12 +19,14 @@ class BadRows:
 
     Attributes:
         count: bad rows of all files. rows: all rows. listed: "FILE:PLACE PROBLEM" of the first ones.
+        listed_as: the names of files in this list, which goes into the report, by the paths that messages have.
     """
 
     def __init__(self, skip: bool):
         self.skip = skip
         self.count = self.rows = 0
         self.listed: list[str] = []
+        self.listed_as: dict[str, str] = {}
         self._rows: Counter[str] = Counter()
         self._bad: Counter[str] = Counter()
         self._first: dict[str, str] = {}
@@ -54,7 +56,7 @@ class BadRows:
         self._bad[name] += 1
         self._first.setdefault(name, f"{place} {problem}")
         if len(self.listed) < _LISTED:
-            self.listed.append(f"{name}:{place} {problem}")
+            self.listed.append(f"{self.listed_as.get(name, name)}:{place} {problem}")
 
     def finish(self, name: str) -> None:
         """All rows of a file are counted.

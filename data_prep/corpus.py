@@ -84,7 +84,7 @@ class Corpus:
         self._sources, self.ignored = resolve(paths, exclude)
         self.files = [(source.name, source.size) for source in self._sources]
         if all(source.is_on_disk for source in self._sources) and not self.total_bytes:
-            names = listing((source.name for source in self._sources), 3)
+            names = listing((source.shown for source in self._sources), 3)
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.has_rows = any(source.has_rows for source in self._sources)
         self.is_decoded = any(source.is_decoded for source in self._sources)
@@ -137,7 +137,7 @@ class Corpus:
         names: dict[str, list[str]] = {}
         for source in self._sources if self.encoding == AUTO else ():
             if source.is_decoded and (found := encoding_of(source, AUTO)) != "utf-8":
-                names.setdefault(found, []).append(source.name)
+                names.setdefault(found, []).append(source.shown)
         return names
 
     def encodings(self) -> dict[str, int]:
@@ -184,24 +184,25 @@ class Corpus:
     def _row_documents(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         column, group_column = self.rules.text_column, self._finder.group_column
         wanted = [name for name in (column, group_column) if name]
+        bad_rows.listed_as[source.shown] = source.name
         missing = set(wanted)
         for place, row in rows(source, self.encoding, meter, wanted, bad_rows.unusable):
             if missing:
                 missing -= row.keys()
             text = row.get(column)
             if text is None:
-                bad_rows.without_text(source.name, place, column)
+                bad_rows.without_text(source.shown, place, column)
             elif not isinstance(text, str):
                 problem = f'has {kind_of(text)} in the column "{column}", which is not text'
                 remedy = "pass --text-column with the column that holds the text"
-                bad_rows.unusable(source.name, place, problem, remedy)
+                bad_rows.unusable(source.shown, place, problem, remedy)
             else:
-                bad_rows.good(source.name)
+                bad_rows.good(source.shown)
                 lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
                 file = None if source.format == "hub" else source.path
                 yield Document(lines, f"{source.name}:{place}", group_of(row, group_column), file)
         self._require(source, column, missing)
-        bad_rows.finish(source.name)
+        bad_rows.finish(source.shown)
 
     def _require(self, source: Source, column: str, missing: set[str]) -> None:
         """Raises PrepError where no row of a source has a column that is asked for."""

@@ -95,7 +95,7 @@ class RuleFinder:
 
     @property
     def _sources_shown(self) -> str:
-        return listing((source.name for source in self.sources), 3)
+        return listing((source.shown for source in self.sources), 3)
 
     def _refuse_pointless(self) -> None:
         """Settings that would have nothing to act on are a misunderstanding to clear up."""
@@ -211,12 +211,12 @@ class RuleFinder:
             kinds = listing(dict.fromkeys(kind_of(value) for value in values if not isinstance(value, str)), 3)
             held = f", which hold {kinds}" * bool(kinds)
             raise PrepError(
-                f"{source.name} has no column that holds text alone (its columns: "
+                f"{source.shown} has no column that holds text alone (its columns: "
                 f"{column_names(columns, self.show_text)}{held}); add it{self._leave_out(source)}."
             )
         if not self.show_text:
             raise PrepError(
-                f"{source.name} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first "
+                f"{source.shown} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first "
                 "line, and name the column with --text-column, or put a line of names above it."
             )
         return max(lengths, key=lengths.__getitem__)
@@ -224,7 +224,7 @@ class RuleFinder:
     def _leave_out(self, source: Source) -> str:
         """What a message proposes besides mending the file."""
         can_go = len(self.sources) > 1 and source.format != "hub"
-        return f", or leave the file out with --exclude {shlex.quote(source.name)}" if can_go else ""
+        return f", or leave the file out with --exclude {shlex.quote(source.shown)}" if can_go else ""
 
     def require_columns(self, source: Source, text_column: str, columns: list[str]) -> None:
         """Raises PrepError, with the nearest name, where a column that is asked for is not among `columns`."""
@@ -235,7 +235,7 @@ class RuleFinder:
                     near = [found for found in TEXT_COLUMNS if found in columns][:1]
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
-                    f'{source.name} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}'
+                    f'{source.shown} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}'
                     f"{self._leave_out(source)}."
                 )
 

@@ -58,7 +58,8 @@ def _check_unchanged(source: Source, found: os.stat_result) -> None:
     """
     if source.written is not None and (found.st_size, found.st_mtime_ns) != (source.size, source.written):
         raise PrepError(
-            f"{source.name} has changed since it was first read: give the same command again when nothing writes to it."
+            f"{source.shown} has changed since it was first read: give the same command again when nothing writes to "
+            "it."
         )
 
 
@@ -78,10 +79,10 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
             _check_unchanged(source, os.fstat(raw.fileno()))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PrepError(
-            f"{source.name} is cut off or damaged ({error}); copy it or compress it again."
+            f"{source.shown} is cut off or damaged ({error}); copy it or compress it again."
         ) from None
     except OSError as error:
-        raise PrepError(f"{source.name} cannot be read ({error.strerror}); check its permissions.") from None
+        raise PrepError(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
 
 
 @cache
@@ -95,13 +96,13 @@ def encoding_of(source: Source, encoding: str) -> str:
         return encoding
     if source.written is None:
         raise PrepError(
-            f"{source.name} can be read only once, and --encoding auto reads twice: name its encoding, or leave "
+            f"{source.shown} can be read only once, and --encoding auto reads twice: name its encoding, or leave "
             "--encoding out for UTF-8."
         )
     found, confidence = found_encoding(partial(byte_chunks, source, Meter()))
     if confidence < LEAST_CONFIDENCE:
         raise PrepError(
-            f"{source.name} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
+            f"{source.shown} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
             f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave it out with --exclude."
         )
     return found
@@ -116,7 +117,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     seen, line, first = 0, 1, True
     for chunk in chain(byte_chunks(source, meter), [b""]):
         if seen == 0:
-            _refuse_binary(source.name, chunk[:_BINARY_CHECK], encoding)
+            _refuse_binary(source.shown, chunk[:_BINARY_CHECK], encoding)
         waiting = len(decoder.getstate()[0])
         try:
             text = translator.decode(chunk, final=not chunk)
@@ -127,12 +128,12 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             if asked == AUTO:
                 remedy = "it is of several encodings, or damaged; mend it, or leave it out with --exclude"
             raise PrepError(
-                f"{source.name}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
+                f"{source.shown}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
                 f"{remedy}."
             ) from None
         except UnicodeError:
             raise PrepError(
-                f"{source.name} is not valid {encoding} at byte 0: it has no byte order mark; "
+                f"{source.shown} is not valid {encoding} at byte 0: it has no byte order mark; "
                 f"pass --encoding {encoding}-le or {encoding}-be."
             ) from None
         seen += len(chunk)
@@ -244,12 +245,12 @@ def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) 
         try:
             row = decode(line)
         except _Twice as error:
-            raise _of_one_name(f"{source.name}:{number}", str(error)) from None
+            raise _of_one_name(f"{source.shown}:{number}", str(error)) from None
         except (ValueError, RecursionError) as error:
-            unusable(source.name, number, f"is not valid JSON ({error})", "every line has to be one object")
+            unusable(source.shown, number, f"is not valid JSON ({error})", "every line has to be one object")
             continue
         if not isinstance(row, dict):
-            unusable(source.name, number, "is not a JSON object", 'every line has to look like {"text": "..."}')
+            unusable(source.shown, number, "is not a JSON object", 'every line has to look like {"text": "..."}')
             continue
         yield number, row
 
@@ -281,22 +282,22 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
         header = next(reader)
         if any(map(is_text, header)):
             raise PrepError(
-                f"{source.name}:{place} holds texts where the names of columns should be: "
+                f"{source.shown}:{place} holds texts where the names of columns should be: "
                 "put a line of names at the top, such as id,text,label."
             )
         if name := _repeated(header):
-            raise _of_one_name(f"{source.name}:{place}", name)
+            raise _of_one_name(f"{source.shown}:{place}", name)
         place = before + reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
                 problem = f"has {len(fields)} fields where the first line has {len(header)}"
-                unusable(source.name, place, problem, _FIELD_REMEDY[source.format])
+                unusable(source.shown, place, problem, _FIELD_REMEDY[source.format])
             elif fields:
                 yield place, dict(zip(header, fields, strict=True))
             place = before + reader.line_num + 1
     except csv.Error as error:
         raise PrepError(
-            f"{source.name}:{place} is not valid {source.format} ({error}); look for an unclosed quote."
+            f"{source.shown}:{place} is not valid {source.format} ({error}); look for an unclosed quote."
         ) from None
 
 
@@ -318,7 +319,7 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
         _check_unchanged(source, os.stat(source.path))
         with parquet.ParquetFile(source.path) as file:
             if name := _repeated(file.schema_arrow.names):
-                raise _of_one_name(source.name, name)
+                raise _of_one_name(source.shown, name)
             for batch in file.iter_batches(batch_size=64, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
@@ -328,7 +329,7 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
     # Damage inside a file shows as text that is none, or as dates that are none.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0]
-        raise PrepError(f"{source.name} cannot be read as parquet ({reason}); write it again.") from None
+        raise PrepError(f"{source.shown} cannot be read as parquet ({reason}); write it again.") from None
 
 
 def _hub_rows(source: Source) -> Rows:

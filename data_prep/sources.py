@@ -18,12 +18,13 @@ _WRITTEN_BY_US = (
     {"prepared.json"}, {".work"}, {"settings.yaml", "metrics.jsonl"}, {"settings.yaml", "results.json"},
     {"config.json", "model.safetensors"}, {"tokenizer_config.json", "vocab.txt"},
 )  # fmt: skip
+_LONGEST_SHOWN = 40
 _SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One thing to read. `name` is for people and never holds a folder above the one that was asked for."""
+    """One thing to read. `name` never holds a folder above the one that was asked for: digest and report have it."""
 
     name: str
     path: str
@@ -36,6 +37,13 @@ class Source:
     """When a file was last written to, in nanoseconds; None where that is not known (a pipe, the Hub)."""
     is_copy: bool = False
     """Whether `path` is a .jsonl.gz file with the rows of a Hub data set."""
+    given: str = ""
+    """The path as a person can find it: what was asked for, and the way to the file from there."""
+
+    @property
+    def shown(self) -> str:
+        """What messages call it; two files of one name in two folders are told apart."""
+        return self.given or self.name
 
     @property
     def has_rows(self) -> bool:
@@ -68,7 +76,7 @@ class Exclusion:
 
     def covers(self, name: str, path: str) -> bool:
         """Whether a file is left out; `name` is its path below the folder that is read."""
-        places = (name, os.path.normpath(path), os.path.basename(name))
+        places = (name, path, os.path.normpath(path), os.path.basename(name))
         found = {given for given, pattern in self.patterns.items() if any(fnmatchcase(p, pattern) for p in places)}
         self.unused -= found
         return bool(found)
@@ -108,7 +116,8 @@ def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[lis
                 raise PrepError(f"{path} is of no known format; give {FORMATS}.")
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
-            sources.setdefault(os.path.realpath(file), Source(_printable(name), file, *kind, found.st_size, written))
+            source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
+            sources.setdefault(os.path.realpath(file), source)
     # What is of no known format is left out anyway.
     ignored = [name for name in ignored if not exclude.covers(name, name)]
     if not sources:
@@ -203,6 +212,15 @@ def _printable(name: str) -> str:
 
 
 def listing(names: Iterable[str], most: int = 12) -> str:
-    """Names for a message: the first ones, none longer than a person reads, and how many more there are."""
-    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in map(_printable, map(str, names))]
+    """Names for a message: the first ones, none longer than a person reads, and how many more there are.
+
+    Of a path the end is shown.
+    """
+    shown = [_short(name) for name in map(_printable, map(str, names))]
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _short(name: str) -> str:
+    if len(name) <= _LONGEST_SHOWN:
+        return name
+    return f"...{name[3 - _LONGEST_SHOWN :]}" if "/" in name else f"{name[: _LONGEST_SHOWN - 3]}..."

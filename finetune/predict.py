@@ -165,17 +165,17 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
     trained = classifier.facts.text_columns
     if not source.has_rows:
         if settings.text_column:
-            raise FinetuneError(f"{source.name} is plain text without columns: leave --text-column out")
+            raise FinetuneError(f"{source.shown} is plain text without columns: leave --text-column out")
         return task.Columns(("text", "text_pair")[: max(1, len(trained))], None)
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())
     columns = task.find_columns(
-        source.name, sample, wanted, None, labelled=False, show_text=settings.show_text == "yes"
+        source.shown, sample, wanted, None, labelled=False, show_text=settings.show_text == "yes"
     )
     if trained and len(columns.texts) != len(trained):
         kinds = {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(
-            f"{settings.model} was trained on {kinds[len(trained)]}, and {source.name} has {columns}: pass "
+            f"{settings.model} was trained on {kinds[len(trained)]}, and {source.shown} has {columns}: pass "
             f"--text-column with {'two names' if len(trained) > 1 else 'one name'}"
         )
     return columns

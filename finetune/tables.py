@@ -61,7 +61,7 @@ def table_sources(path: str) -> list[Source]:
     for source in sources:
         if not source.has_rows:
             raise FinetuneError(
-                f"{source.name} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "
+                f"{source.shown} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "
                 "texts and one of labels"
             )
     return sources

@@ -431,12 +431,12 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, name, change)
     next(documents)
     if change == "removed":
         path.unlink()
-        refusal = f"^{name} cannot be read"
+        refusal = f"^{path} cannot be read"
     else:
         with open(path, "ab" if change == "appended" else "r+b") as file:
             file.write(b"more\n")
         os.utime(path, ns=(0, 1))
-        refusal = rf"^{name} has changed since it was first read: give the same command again"
+        refusal = rf"^{path} has changed since it was first read: give the same command again"
     with pytest.raises(PrepError, match=refusal):
         list(documents)
         list(corpus.documents())
