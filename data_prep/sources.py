@@ -5,6 +5,7 @@ import glob
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,6 +19,11 @@ _WRITTEN_BY_US = (
     {"prepared.json"}, {".work"}, {"settings.yaml", "metrics.jsonl"}, {"settings.yaml", "results.json"},
     {"config.json", "model.safetensors"}, {"tokenizer_config.json", "vocab.txt"},
 )  # fmt: skip
+# What makes text of documents; docs/your_text.md has the commands.
+_CONVERTERS = {
+    ".docx": "pandoc", ".odt": "pandoc", ".rtf": "pandoc", ".epub": "pandoc",
+    ".html": "trafilatura", ".htm": "trafilatura", ".pdf": "pdfminer.six",
+}  # fmt: skip
 _LONGEST_SHOWN = 40
 _SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
@@ -113,7 +119,7 @@ def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[lis
                 continue
             kind = file_format(name)
             if kind is None:
-                raise PrepError(f"{path} is of no known format; give {FORMATS}.")
+                raise PrepError(f"{path} is of no known format; {_conversion([name])}give {FORMATS}.")
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
@@ -141,8 +147,18 @@ def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     ignored += [name for name, _ in found if not file_format(name)]
     if not usable:
         others = f"{len(found)} files of other formats" if found else "nothing is there"
-        raise PrepError(f"{path} holds no file that can be read ({others}); give {FORMATS}.")
+        remedy = _conversion([name for name, _ in found]) + f"give {FORMATS}"
+        raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}.")
     return usable
+
+
+def _conversion(names: Iterable[str]) -> str:
+    """What makes text of such files, for a message; "" where that is not known."""
+    endings = Counter(os.path.splitext(name.lower())[1] for name in names)
+    known = [ending for ending, _ in endings.most_common() if ending in _CONVERTERS]
+    if not known:
+        return ""
+    return f"{known[0]} is made into text with {_CONVERTERS[known[0]]} (docs/your_text.md has the command), or "
 
 
 def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:

@@ -253,10 +253,12 @@ def test_missing_and_unusable_paths_say_what_is_there(tmp_path):
     (tmp_path / "cases.txt").write_text("a")
     (tmp_path / "empty").mkdir()
     (tmp_path / "slides.pdf").write_text("a")
+    (tmp_path / "slides.pptx").write_text("a")
     (tmp_path / "zero.txt").write_text("")
     refused(tmp_path / "case.txt", r"case\.txt does not exist; the nearest name in its folder is cases\.txt")
     refused(tmp_path / "no" / "a.txt", "does not exist: there is no folder .*no")
-    refused(tmp_path / "slides.pdf", r"slides\.pdf is of no known format; give .*\.jsonl.*\.parquet")
+    refused(tmp_path / "slides.pdf", r"slides\.pdf is of no known format; \.pdf is .* give .*\.jsonl.*\.parquet")
+    refused(tmp_path / "slides.pptx", r"slides\.pptx is of no known format; give .*\.jsonl.*\.parquet")
     refused(tmp_path / "empty", r"empty holds no file that can be read \(nothing is there\); give .*\.txt")
     refused(tmp_path / "*.pdf", r"\(1 files of other formats\)")
     refused(tmp_path / "zero.txt", r"zero\.txt holds no bytes at all")
@@ -276,6 +278,20 @@ def test_an_invalid_byte_is_named_with_its_place(tmp_path, name):
 def test_a_character_cut_off_at_the_end_is_named_with_its_place(tmp_path):
     (tmp_path / "a.txt").write_bytes("abc é".encode()[:-1])
     refused(tmp_path / "a.txt", r"a\.txt:1 is not valid utf-8 at byte 4 \(0xc3\)")
+
+
+@pytest.mark.parametrize(
+    ("ending", "program"), [("docx", "pandoc"), ("odt", "pandoc"), ("HTML", "trafilatura"), ("pdf", r"pdfminer\.six")]
+)
+def test_documents_of_offices_are_refused_with_what_makes_text_of_them(tmp_path, ending, program):
+    (tmp_path / "in").mkdir()
+    for name in (f"a.{ending}", f"b.{ending}", "picture.png"):
+        (tmp_path / "in" / name).write_bytes(b"PK")
+    remedy = rf"; \.{ending.lower()} is made into text with {program} \(docs/your_text\.md .*, or give text"
+    refused(tmp_path / "in", r"holds no file that can be read \(3 files of other formats\)" + remedy)
+    refused(tmp_path / "in" / f"a.{ending}", "is of no known format" + remedy)
+    page = (Path(__file__).parents[2] / "docs" / "your_text.md").read_text()
+    assert re.search(rf"{program}.*```bash\n.*```\n.*`\.{ending.lower()}`", page, re.DOTALL)
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch):
