@@ -11,6 +11,8 @@ WRAPPED_SHARE = 0.5
 _MARGINS = range(30, 200)
 """Columns of a line that was cut by a program."""
 
+# Of the margin: letters of a printed page, as PDF has it, are not equally wide.
+_SLACK = 0.1
 _LEAST_BREAKS = 10
 _SAMPLED_BREAKS = 5000
 _LONGEST_FIRST_WORD = 20
@@ -27,7 +29,6 @@ _MOST_DIFFERENCE = 0.3
 _LEAST_WITH_ENDS, _MOST_ENDS, _LEAST_OF_CHANCE = 0.05, 0.3, 0.3
 # Of full lines that have the same length more were cut without regard to words.
 _MOST_EQUAL = 0.5
-
 
 _LETTERS = r"[^\W\d_]+"
 _COMPOUND = re.compile(f"{_LETTERS}(?:[-‐]{_LETTERS})*")
@@ -57,7 +58,8 @@ def _without_hyphens(text: str) -> str:
         first, last = broken[1].casefold(), broken[3].casefold()
         return known[first + last] - known[f"{first}-{last}"]
 
-    are_broken = sum((found := surplus(word)) > 0 or -(found < 0) for word in _BROKEN.finditer(text)) > 0
+    found = [surplus(word) for word in _BROKEN.finditer(text)]
+    are_broken = sum(times > 0 for times in found) > sum(times < 0 for times in found)
 
     def joined(broken: re.Match) -> str:
         first, hyphen, last = broken.groups()
@@ -145,8 +147,9 @@ def _are_full(pairs: list[tuple[str, str]], measure: Callable[[str], int]) -> li
     margin = sorted(lengths)[int(0.95 * len(lengths))] if lengths else 0
     if margin not in _MARGINS:
         return [False] * len(pairs)
+    least = margin - _SLACK * margin
     first_words = (_WORD.search(following)[0] for _, following in pairs)
-    return [length + _room(first, measure) >= margin for length, first in zip(lengths, first_words, strict=True)]
+    return [length + _room(first, measure) >= least for length, first in zip(lengths, first_words, strict=True)]
 
 
 def _room(word: str, measure: Callable[[str], int]) -> int:

@@ -66,6 +66,27 @@ def test_sentences_and_paragraphs_of_every_script_are_not_taken_for_wrapped(tmp_
     assert rule_of(tmp_path, [SCRIPTS[script][1].join(sentences) for sentences in parts]) != "wrapped"
 
 
+def printed(text: str, margin: float) -> list[str]:
+    """Lines of a page whose letters are not equally wide."""
+    widths = dict.fromkeys("ijlft.,I", 0.4) | dict.fromkeys("mwMW", 1.6)
+    lines, room = [""], margin
+    for word in text.split():
+        width = sum(widths.get(letter, 1) for letter in f"{word} ")
+        if width > room:
+            lines.append("")
+            room = margin
+        lines[-1] = f"{lines[-1]} {word}".strip()
+        room -= width
+    return lines
+
+
+@pytest.mark.parametrize("margin", [40, 60, 90])
+@pytest.mark.parametrize("script", ["English", "Hebrew"])
+def test_lines_of_a_printed_page_are_known(tmp_path, script, margin):
+    pages = [printed(" ".join(sentences), margin) for sentences in paragraphs(script)]
+    assert rule_of(tmp_path, [line for lines in pages for line in [*lines, ""]]) == "wrapped"
+
+
 def records(kind: str, count: int = 400) -> list[str]:
     """Lines that each stand for themselves, near a margin or cut at it."""
     draw = random.Random(kind)
