@@ -52,6 +52,8 @@ _NO_END = re.compile(
     | (?<![A-Za-zＡ-Ｚａ-ｚ])[A-ZＡ-Ｚ]．\n""",
     re.VERBOSE,
 )
+# All of these places have one of them.
+_IN_QUESTION = re.compile("[」』｣）〉》】〕．]")
 _LOOK_BACK = 8
 
 
@@ -84,7 +86,7 @@ def split(lines: list[str], language: str = "en", rule: str = "sentence") -> lis
         for block in blocks:
             has_ends = len(block) <= LONGEST_LINE or max(map(len, block.split())) <= LONGEST_LINE
             pieces = segment(code, block) if has_ends else [block]
-            for piece in map(str.strip, pieces if block.isascii() else _rejoined(pieces)):
+            for piece in map(str.strip, _rejoined(pieces) if _IN_QUESTION.search(block) else pieces):
                 if len(piece) > LONGEST_PIECE:
                     sentences += _plain_split(piece)
                 elif piece:
