@@ -7,18 +7,38 @@ lengths do not tell the label.
 
 from collections import deque
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
 from .prepared import Shard
-from .random_keys import below, keys, uniform
+from .random_keys import below, keys
+from .windows import cut_long_sentences, targets, windows
 
-SHORT_PROBABILITY = 0.1
+# Of what `pairs` gives for the same arguments. A run begun with other pairs cannot go on with these.
+VERSION = 2
 IS_NEXT, IS_RANDOM, UNLABELLED = 0, 1, -100
 # [CLS] A [SEP] B [SEP]
 SPECIAL_TOKENS = 3
 _PARTNERS_TRIED = 64
+_COUPLES_TAKEN_APART = 64
 _LENGTH_STEPS = 16
+
+
+class Reason(IntEnum):
+    """Why an example has no label: the first that holds."""
+
+    LABELLED = 0
+    ONLY_SENTENCE = 1
+    """One sentence, the only one of its document."""
+    NO_ROOM = 2
+    """One sentence, beside which no neighbour fits the sequence length."""
+    LEFT_OVER = 3
+    """One sentence; the neighbours that would fit stand in other windows."""
+    NO_PARTNER = 4
+    """A and B, but no window of another document was left to exchange B's with; or no pairs were asked for."""
+    ODD_COUPLE = 5
+    """One of the two windows that would make the number of labels of a shard uneven."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,8 @@ class Pairs:
     """The examples of one shard in one epoch: integer rows that point into the shard's ids.
 
     `b_length` is 0 for a window that has no second segment. `label` is 0 (B follows A), 1 (B is from another
-    document) or -100 (trains MLM only). All arrays have shape [number of windows].
+    document) or -100 (trains MLM only), and `reason`, a `Reason`, says why it is -100. All arrays have shape
+    [number of windows].
     """
 
     a_start: np.ndarray
@@ -34,6 +55,7 @@ class Pairs:
     b_start: np.ndarray
     b_length: np.ndarray
     label: np.ndarray
+    reason: np.ndarray
     sentences_cut: int
 
     def __len__(self) -> int:
@@ -62,7 +84,8 @@ def pairs(
     """
     capacity = sequence_length - SPECIAL_TOKENS
     piece_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
-    first = windows(piece_starts, document_starts, capacity, shard.index, seed, epoch)
+    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)
+    first = windows(piece_starts, document_starts, capacity, target)
     num_pieces = np.diff(first, append=len(piece_starts) - 1)
     start, end = piece_starts[first], piece_starts[first + num_pieces]
     middle = end.copy()
@@ -71,67 +94,30 @@ def pairs(
     place = below(keys(seed, "split", epoch, shard.index, first[split]), num_pieces[split] - 1)
     middle[split] = piece_starts[first[split] + 1 + place]
     a_length, b_start, b_length = middle - start, middle.copy(), end - middle
+    reason = np.full(len(first), Reason.NO_PARTNER, dtype=np.int8)
+    alone = np.flatnonzero(num_pieces == 1)
+    reason[alone] = why_alone(piece_starts, document_starts, first[alone], capacity)
     if len(split):
         document = np.searchsorted(document_starts, first[split], side="right")
         order_key = keys(seed, "partner", epoch, shard.index, first[split])
         shapes = (a_length[split], b_length[split], num_pieces[split] - 1 - place)
         left, right = find_partners(*shapes, document, order_key, capacity)
+        reason[split[left]] = reason[split[right]] = Reason.ODD_COUPLE
         _exchange(split[left], split[right], b_start, b_length, label, keys(seed, "swap", epoch, shard.index, left))
-    return Pairs(start, a_length, b_start, b_length, label, sentences_cut)
+    reason[label != UNLABELLED] = Reason.LABELLED
+    return Pairs(start, a_length, b_start, b_length, label, reason, sentences_cut)
 
 
-def cut_long_sentences(
-    shard: Shard, capacity: int, starts_word: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Cut sentences longer than `capacity` at word starts into consecutive pieces.
-
-    Returns:
-        piece_starts int64 [P + 1] (token offsets; the last is the number of ids), document_starts int64 [D + 1]
-        (in pieces), and how many sentences were cut.
-    """
-    sentence_starts = shard.sentence_starts.astype(np.int64)
-    too_long = np.flatnonzero(np.diff(sentence_starts) > capacity)
-    cuts = []
-    for start, end in zip(sentence_starts[too_long].tolist(), sentence_starts[too_long + 1].tolist(), strict=True):
-        cuts += _cuts(shard.ids, start, end, capacity, starts_word)
-    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))
-    document_tokens = sentence_starts[shard.document_starts]
-    return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
-
-
-def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.ndarray) -> list[int]:
-    word_starts = start + np.flatnonzero(starts_word[ids[start:end]])
-    cuts = []
-    while end - start > capacity:
-        place = int(np.searchsorted(word_starts, start + capacity, side="right")) - 1
-        # A word longer than the capacity has no word start to cut at.
-        fits = place >= 0 and word_starts[place] > start
-        start = int(word_starts[place]) if fits else start + capacity
-        cuts.append(start)
-    return cuts
-
-
-def windows(
-    piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int, shard_index: int, seed: int, epoch: int
+def why_alone(
+    piece_starts: np.ndarray, document_starts: np.ndarray, piece: np.ndarray, capacity: int
 ) -> np.ndarray:
-    """First piece of each window: whole pieces of one document up to the target length.
-
-    The target is `capacity`, or with probability 0.1 a length drawn from 2..capacity. The draw belongs to the piece a
-    window begins with, so where a window ends is known for every piece at once, and the windows are the path from
-    piece to piece.
-    """
-    piece = np.arange(len(piece_starts) - 1)
-    target = np.full(len(piece), capacity, dtype=np.int64)
-    short = uniform(keys(seed, "short", epoch, shard_index, piece)) < SHORT_PROBABILITY
-    target[short] = 2 + below(keys(seed, "short length", epoch, shard_index, piece[short]), capacity - 1)
-    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1
-    document_end = np.repeat(document_starts[1:], np.diff(document_starts))
-    path = np.minimum(np.maximum(following, piece + 1), document_end).tolist()
-    first, place = [], 0
-    while place < len(path):
-        first.append(place)
-        place = path[place]
-    return np.array(first, dtype=np.int64)
+    """Why these pieces are windows of one piece: a `Reason` for each."""
+    has_left, has_right = (np.isin(piece + size, document_starts, invert=True) for size in (0, 1))
+    end = piece_starts[np.minimum(piece + 2, len(piece_starts) - 1)]
+    fits_left = has_left & (piece_starts[piece + 1] - piece_starts[piece - has_left] <= capacity)
+    fits_right = has_right & (end - piece_starts[piece] <= capacity)
+    conditions = [~has_left & ~has_right, ~fits_left & ~fits_right]
+    return np.select(conditions, [Reason.ONLY_SENTENCE, Reason.NO_ROOM], Reason.LEFT_OVER)
 
 
 def find_partners(
@@ -153,11 +139,11 @@ def find_partners(
         Two int64 arrays of equal length: the two windows of each couple.
     """
     step = b_length // max(1, capacity // _LENGTH_STEPS)
-    visit = np.lexsort((order_key, b_length, b_pieces, step)).tolist()
+    visit = np.lexsort((order_key, b_length, b_pieces, step))
     a, b, documents = a_length.tolist(), b_length.tolist(), document.tolist()
     waiting: deque[int] = deque(maxlen=_PARTNERS_TRIED)
     left, right = [], []
-    for one in visit:
+    for one in visit.tolist():
         for other in reversed(waiting):
             fits = a[one] + b[other] <= capacity and a[other] + b[one] <= capacity
             if fits and documents[one] != documents[other]:
@@ -167,7 +153,53 @@ def find_partners(
                 break
         else:
             waiting.append(one)
-    return np.array(left, dtype=np.int64), np.array(right, dtype=np.int64)
+    couples = np.array([left, right], dtype=np.int64)
+    is_left_over = np.ones(len(a), dtype=bool)
+    is_left_over[couples] = False
+    rest = visit[is_left_over[visit]].tolist()
+    left, right = couple_the_rest(couples, rest, (a_length, b_length, document), capacity)
+    return left, right
+
+
+def couple_the_rest(
+    couples: np.ndarray, rest: list[int], shapes: tuple[np.ndarray, np.ndarray, np.ndarray], capacity: int
+) -> np.ndarray:
+    """Take couples apart for two windows that are left over, where each of these fits one of the couple.
+
+    Of such couples the one with the nearest B's. Where windows are few, or most are of one document, some percent of
+    them would stay without a label otherwise.
+
+    Args:
+        couples: int64 [2, couples].
+        rest: windows that are in none, similar ones beside each other.
+        shapes: length of A, length of B and document of all windows.
+
+    Returns:
+        All couples, int64 [2, couples].
+    """
+    added: list[tuple[int, int]] = []
+    a, b, document = (column[couples] for column in shapes)
+
+    def fit(one: int) -> np.ndarray:
+        its_a, its_b, its_document = (column[one] for column in shapes)
+        return (a <= capacity - its_b) & (b <= capacity - its_a) & (document != its_document)
+
+    for _ in range(_COUPLES_TAKEN_APART if couples.size else 0):
+        if len(rest) < 2:
+            break
+        one, other = rest.pop(), rest.pop()
+        suits = fit(one) & fit(other)[::-1]
+        distance = np.abs(b - shapes[1][one]) + np.abs(b - shapes[1][other])[::-1]
+        distance[~suits] = 2 * capacity
+        side, place = np.unravel_index(distance.argmin(), suits.shape)
+        if not suits[side, place]:
+            rest.append(other)
+            continue
+        added.append((other, couples[1 - side, place]))
+        couples[1 - side, place] = one
+        for found, column in zip((a, b, document), shapes, strict=True):
+            found[1 - side, place] = column[one]
+    return np.concatenate([couples, np.array(added, dtype=np.int64).reshape(-1, 2).T], axis=1)
 
 
 def _exchange(left, right, b_start, b_length, label, order_key) -> None:

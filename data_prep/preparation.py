@@ -23,6 +23,7 @@ from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .files import file_digest, write_json, write_text
 from .memory import give_back
+from .pairs import VERSION as PAIRS_VERSION
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
@@ -446,6 +447,7 @@ class Preparation:
             "digest": digest,
             "identity": self.identity,
             "tokenizer": tokenizer.digest(),
+            "pairs": PAIRS_VERSION,
             "next_sentence": facts["pairs"]["next"] > 0,
             "train": facts["train"],
             "validation": facts["validation"],

@@ -8,7 +8,7 @@ import numpy as np
 from .copies import RUN
 from .masking import MaskingRules, mask
 from .packing import Examples, pack
-from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, example_keys
+from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, Reason, example_keys
 from .prepared import Shard
 from .text_checks import LONG_RUN
 from .unigram import log_unigram
@@ -20,6 +20,20 @@ _IDS_AT_ONCE = 1 << 20
 _RARE, _RARE_SHARE = 5, 0.2
 # Held-out text that is known by heart.
 _COPIED_SHARE = 0.2
+# What the reports say for the reasons of an example without a label, and what can be done about it.
+_REASONS = {
+    Reason.ONLY_SENTENCE: "the only sentence of its document",
+    Reason.NO_ROOM: "a sentence beside which no neighbour fits",
+    Reason.LEFT_OVER: "a sentence whose neighbours are in other windows",
+    Reason.NO_PARTNER: "no window of another document to exchange sentences with",
+    Reason.ODD_COUPLE: "one of an odd couple",
+}
+_REMEDIES = {
+    Reason.ONLY_SENTENCE: "if documents or sentences were cut wrongly, see --document and --line",
+    Reason.NO_ROOM: "a larger --sequence-length leaves fewer",
+    Reason.LEFT_OVER: "a larger --sequence-length leaves fewer",
+    Reason.NO_PARTNER: "if a document that outweighs the others should be several, see --document",
+}
 
 
 class PartNumbers:
@@ -31,6 +45,8 @@ class PartNumbers:
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         """How often each vocabulary entry occurs: int64 [V]."""
         self._labels: Counter[int] = Counter()
+        self._reasons = np.zeros(len(Reason), dtype=np.int64)
+        self._labelled_tokens = 0
         self._examples_of_length = np.zeros(sequence_length + 1, dtype=np.int64)
 
     def add(self, shard: Shard, pairs: Pairs) -> None:
@@ -42,6 +58,8 @@ class PartNumbers:
         for start in range(0, len(shard.ids), _IDS_AT_ONCE):
             self.counts += np.bincount(shard.ids[start : start + _IDS_AT_ONCE], minlength=len(self.counts))
         self._labels.update({label: int((pairs.label == label).sum()) for label in (IS_NEXT, IS_RANDOM, UNLABELLED)})
+        self._reasons += np.bincount(pairs.reason, minlength=len(Reason))
+        self._labelled_tokens += int((pairs.a_length + pairs.b_length)[pairs.label != UNLABELLED].sum())
         self._examples_of_length += np.bincount(pairs.lengths(), minlength=self.sequence_length + 1)
 
     def of_text(self) -> dict[str, int]:
@@ -59,6 +77,8 @@ class PartNumbers:
             "next": self._labels[IS_NEXT],
             "random": self._labels[IS_RANDOM],
             "unlabelled": self._labels[UNLABELLED],
+            "unlabelled_because": {reason.name.lower(): int(self._reasons[reason]) for reason in _REASONS},
+            "labelled_tokens": self._labelled_tokens / max(1, int(self.counts.sum())),
             "sentences_cut": self.sentences_cut,
             "fill": float(sizes @ np.arange(length + 1) / examples / length),
             "length_histogram": {
@@ -96,10 +116,10 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
             "Training goes on with masked words alone; see --document and --line if there should be more documents."
         )
     elif pairs["unlabelled"] > 0.2 * pairs["examples"]:
+        most = max(_REMEDIES, key=lambda reason: pairs["unlabelled_because"][reason.name.lower()])
         found.append(
-            f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label, because they "
-            "have one sentence only, or come from a document that outweighs the others. Their words are learned all "
-            "the same; if sentences were cut wrongly, see --document and --line."
+            f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label; most "
+            f"frequent reason: {_REASONS[most]}. Their words are learned all the same; {_REMEDIES[most]}."
         )
     # Words that are too long have a warning of their own.
     unknown = text["unk_rate"] - corpus["checks"]["long_words"] / max(1, facts["train"]["tokens"])
@@ -281,6 +301,9 @@ def markdown(facts: dict) -> str:
         (f"held-out tokens in runs of {RUN} that stand in train too", f"{copied['tokens']:,} ({copied['share']:.1%})"),
         (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),
         ("labelled next / random / none", f"{pairs['next']:,} / {pairs['random']:,} / {pairs['unlabelled']:,}"),
+        *((f"without a label: {words}", f"{pairs['unlabelled_because'][reason.name.lower()]:,}")
+          for reason, words in _REASONS.items()),
+        ("tokens in labelled examples", f"{pairs['labelled_tokens']:.1%}"),
         *((f"rows of {name}/", f"{number:,}") for name, number in facts["static"].items()),
         ("sentences cut into pieces", f"{pairs['sentences_cut']:,}"),
         ("mean length / sequence length", f"{pairs['fill']:.0%}"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from data_prep.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
 from data_prep.unigram import log_unigram
 from data_prep.wordpiece import WordPieceTokenizer
@@ -58,6 +59,15 @@ def open_checkpoint(
     model = open_model(checkpoint, **_dropout(settings))
     check_model(model, checkpoint, prepared, settings.examples.sequence_length)
     return model, state
+
+
+def require_same_pairs(checkpoint: Path, state: dict) -> None:
+    """Raises PretrainError where a run was begun on other examples of its corpus than this version makes."""
+    if state.get("pairs", 1) != PAIRS_VERSION:
+        raise PretrainError(
+            f"{checkpoint} was trained on sentence pairs of another version of this tool, which this one does not "
+            "make: finish the run with that version, or give another --out"
+        )
 
 
 def _dropout(settings: PretrainSettings) -> dict[str, float]:

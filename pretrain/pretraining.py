@@ -11,6 +11,7 @@ import torch
 
 from data_prep import command_line
 from data_prep.files import write_json, write_text
+from data_prep.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.screen import say
@@ -27,6 +28,7 @@ from .build import (
     make_objective,
     make_optimizer,
     open_checkpoint,
+    require_same_pairs,
 )
 from .checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .device import Precision
@@ -103,10 +105,15 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
     """
 
     def folder() -> str:
-        if settings.prepared:
-            return str(PreparedCorpus(settings.prepared).folder)
         prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
-        return str(prepare(prep, settings.examples, out / "prepared").folder)
+        given = settings.prepared
+        corpus = PreparedCorpus(given) if given else prepare(prep, settings.examples, out / "prepared")
+        if corpus.manifest.get("pairs", 1) != PAIRS_VERSION:
+            say(
+                f"{corpus.folder} was prepared by another version of this tool: its text is trained on as ever, but "
+                "its report and its tables of pairs show other pairs than are trained on."
+            )
+        return str(corpus.folder)
 
     return PreparedCorpus(world.first(folder), verify=False)
 
@@ -180,6 +187,8 @@ class Pretraining:
         if newest is None:
             return None
         state = read_state(newest, ())
+        # Before any later checkpoint is removed.
+        require_same_pairs(newest, state)
         before_decay = state["counters"]["before_decay"]
         if before_decay is not None and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]:
             earlier = self.checkpoints.newest_intact(up_to=before_decay)
@@ -220,7 +229,7 @@ class Pretraining:
             seed=settings.examples.seed,
             detect_anomaly=settings.detect_anomaly,
             reserve=plan.reserve,
-            describe={"prepared": self.prepared.digest, "evaluation": asdict(plan)},
+            describe={"prepared": self.prepared.digest, "pairs": PAIRS_VERSION, "evaluation": asdict(plan)},
             counters=counters,
             world=self.world,
             interruption=self.interruption,

@@ -92,6 +92,7 @@ def test_the_report_counts_the_duplicates_and_shows_examples(prepared):
     assert len(report["examples"]) == 3 and all("[MASK]" in e["input"] for e in report["examples"])
     assert report["pairs"]["next"] == report["pairs"]["random"] > 0
     assert sum(report["pairs"]["length_histogram"].values()) == report["pairs"]["examples"]
+    assert sum(report["pairs"]["unlabelled_because"].values()) == report["pairs"]["unlabelled"] > 0
     page = (prepared.folder / "prep_report.md").read_text()
     assert "A document is" in page and "A line is" in page and "| exact duplicates dropped | 10 |" in page
 
@@ -105,6 +106,9 @@ def test_stored_pairs_are_those_of_the_first_epoch(prepared):
     rows = pairs(prepared.train[0], 32, EXAMPLES.seed, 0, prepared.tokenizer.starts_word)
     for name, column in rows.columns().items():
         assert np.array_equal(stored[name], column)
+    report = json.loads((prepared.folder / "prep_report.json").read_text())
+    labelled = (stored["a_length"][:] + stored["b_length"][:])[stored["label"][:] >= 0].sum()
+    assert report["pairs"]["labelled_tokens"] == pytest.approx(labelled / report["train"]["tokens"])
 
 
 def test_the_folder_may_be_moved(prepared, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from data_prep.run import main as prepare
+from data_prep.sealed import file_facts, read_sealed, write_sealed
 from pretrain.fill_mask import main as fill_mask
 from pretrain.run import main as pretrain
 
@@ -200,6 +201,34 @@ def test_a_corpus_prepared_anew_under_a_run_is_noticed(run_folder, corpus_file, 
     swapped = [f"--prepared={other}" if a.startswith("--prepared") else a for a in again]
     assert pretrain(swapped) == 2
     assert_one_sentence(capsys.readouterr().err, ["another corpus"])
+
+
+@pytest.mark.parametrize("version", [None, 1, 3])
+def test_a_run_begun_with_other_pairs_is_refused_and_left_as_it_is(version, run_folder, capsys):
+    folder, again = run_folder
+    newest = folder / "checkpoints" / "step-00000002"
+    path, manifest = (newest / "training_state" / name for name in ("state.json", "manifest.json"))
+    state = json.loads(path.read_text())
+    assert state.pop("pairs") == 2
+    path.write_text(json.dumps(state if version is None else state | {"pairs": version}))
+    write_sealed(manifest, {"files": file_facts(newest, read_sealed(manifest)["files"])})
+    before = path.read_bytes()
+    capsys.readouterr()
+    assert pretrain(again) == 2
+    assert_one_sentence(capsys.readouterr().err, [str(newest), "sentence pairs", "--out"])
+    assert path.read_bytes() == before
+
+
+def test_a_corpus_prepared_with_other_pairs_is_trained_on_and_said(prepared, tmp_path, capsys):
+    folder = shutil.copytree(prepared.folder, tmp_path / "older")
+    manifest = read_sealed(folder / "prepared.json")
+    del manifest["pairs"]
+    write_sealed(folder / "prepared.json", manifest)
+    given = ["--preset=tiny", "--sequence-length=48", "--batch-size=8", "--budget=1steps", "--device=cpu"]
+    assert pretrain([f"--prepared={folder}", f"--out={tmp_path / 'run'}", *given]) == 0
+    assert f"{folder} was prepared by another version" in capsys.readouterr().out
+    assert pretrain([f"--prepared={prepared.folder}", f"--out={tmp_path / 'new'}", *given]) == 0
+    assert "another version" not in capsys.readouterr().out
 
 
 def test_a_prepared_folder_of_other_settings_is_not_overwritten(corpus_file, tmp_path, capsys):

@@ -1,0 +1,115 @@
+"""Windows: documents cut into runs of whole sentences, as few as fit the sequence length, hardly one of them alone.
+
+A window is an example before it is divided into A and B (Devlin et al. 2019, appendix A.2). A window of one sentence
+has nothing to be divided, so it trains masked words alone. Which sentences stand alone is therefore chosen for the
+whole document: those that fit beside no neighbour, and of the others as few tokens as can be.
+"""
+
+import numpy as np
+
+from .prepared import Shard
+from .random_keys import below, keys, uniform
+
+SHORT_PROBABILITY = 0.1
+# A choice is made with so many windows ahead in view; in running text 20 decide it.
+_WINDOWS_AHEAD = 64
+_NEVER = 1 << 30
+
+
+def cut_long_sentences(
+    shard: Shard, capacity: int, starts_word: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Cut sentences longer than `capacity` at word starts into consecutive pieces.
+
+    Returns:
+        piece_starts int64 [P + 1] (token offsets; the last is the number of ids), document_starts int64 [D + 1]
+        (in pieces), and how many sentences were cut.
+    """
+    sentence_starts = shard.sentence_starts.astype(np.int64)
+    too_long = np.flatnonzero(np.diff(sentence_starts) > capacity)
+    cuts = []
+    for start, end in zip(sentence_starts[too_long].tolist(), sentence_starts[too_long + 1].tolist(), strict=True):
+        cuts += _cuts(shard.ids, start, end, capacity, starts_word)
+    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))
+    document_tokens = sentence_starts[shard.document_starts]
+    return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
+
+
+def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.ndarray) -> list[int]:
+    word_starts = start + np.flatnonzero(starts_word[ids[start:end]])
+    cuts = []
+    while end - start > capacity:
+        place = int(np.searchsorted(word_starts, start + capacity, side="right")) - 1
+        # A word longer than the capacity has no word start to cut at.
+        fits = place >= 0 and word_starts[place] > start
+        start = int(word_starts[place]) if fits else start + capacity
+        cuts.append(start)
+    return cuts
+
+
+def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> np.ndarray:
+    """The most tokens wanted in a window that begins with each piece: int64 [P].
+
+    `capacity`, or with probability 0.1 a length drawn from 2..capacity (Devlin et al. 2019, appendix A.2; there the
+    draw is for a document).
+    """
+    piece = np.arange(num_pieces)
+    target = np.full(num_pieces, capacity, dtype=np.int64)
+    short = uniform(keys(seed, "short", epoch, shard_index, piece)) < SHORT_PROBABILITY
+    target[short] = 2 + below(keys(seed, "short length", epoch, shard_index, piece[short]), capacity - 1)
+    return target
+
+
+def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int, target: np.ndarray) -> np.ndarray:
+    """First piece of each window: int64 [N].
+
+    A window takes whole pieces of one document up to its target. It takes a second piece whatever its target, and a
+    third, if all fit the capacity and fewer tokens of the rest of the document are alone then; and it ends one piece
+    earlier for the same reason. So of all ways to cut a document within the capacity this one leaves the fewest tokens
+    in windows of one piece; and where no target is short it has the fewest windows, too.
+
+    Args:
+        piece_starts, document_starts: see `cut_long_sentences`.
+        target: int64 [P], see `targets`.
+    """
+    alone, smallest = tokens_alone(piece_starts, document_starts, capacity)
+    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1
+    following = np.minimum(following, np.repeat(document_starts[1:], np.diff(document_starts)))
+    following -= alone[following - 1] < alone[following]
+    piece = np.arange(len(target))
+    path = np.where(following > piece + 2, following, piece + smallest).tolist()
+    first, place = [], 0
+    while place < len(path):
+        first.append(place)
+        place = path[place]
+    return np.array(first, dtype=np.int64)
+
+
+def tokens_alone(
+    piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The fewest tokens that stand in windows of one piece, from a piece up to where a window has to end.
+
+    That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,
+    two and three pieces need to be looked at, as every longer one can be divided into windows of two and three.
+
+    Returns:
+        int32 [P + 1], 0 for a piece that always begins a window; and int64 [P], how many pieces (1, 2 or 3) the
+        smallest window has that begins with a piece and leaves the fewest alone.
+    """
+    length = np.diff(piece_starts).astype(np.int32)
+    two_fit = np.append(length[:-1] + length[1:] <= capacity, False)
+    two_fit[document_starts[1:] - 1] = False
+    three_fit = two_fit & np.append(two_fit[1:], False)
+    three_fit[:-2] &= length[:-2] + length[1:-1] + length[2:] <= capacity
+    two, three = (np.where(fit, 0, _NEVER).astype(np.int32) for fit in (two_fit, three_fit))
+    follows = np.append(False, two_fit[:-1]).astype(np.int32)
+    alone = np.zeros(len(length) + 3, dtype=np.int32)
+    for _ in range(_WINDOWS_AHEAD):
+        costs = (two + alone[2:-1], three + alone[3:], length + alone[1:-2])
+        fewest = np.minimum(np.minimum(*costs[:2]), costs[2])
+        if np.array_equal(fewest * follows, alone[:-3]):
+            break
+        alone[:-3] = fewest * follows
+    smallest = np.where(costs[0] == fewest, 2, np.where(costs[1] == fewest, 3, 1))
+    return alone[:-2], smallest
