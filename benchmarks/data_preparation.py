@@ -110,7 +110,7 @@ def write_text(paths: list[str], folder: Path, copies: int, megabytes: float) ->
         for copy, lines in every_copy(corpus, copies, megabytes / copies):
             first = f"{lines[0]} {copy}" if copies > 1 else lines[0]
             file.write("\n".join([first, *lines[1:]]) + "\n\n")
-    return Text(path, path.stat().st_size, corpus.rules.line)
+    return Text(path, path.stat().st_size, corpus.rules[0].line)
 
 
 def measure(table: Table, text: Text, tokenizer, tokenizer_path: str, minutes: float) -> None:

@@ -200,7 +200,7 @@ def write_sentences(paths: list[str], path: Path, megabytes: float) -> Text:
         for document in corpus.documents():
             if used >= megabytes * MB:
                 break
-            lines = [" ".join(line.split()) for line in split(document.lines, "en", corpus.rules.line)]
+            lines = [" ".join(line.split()) for line in split(document.lines, "en", document.line)]
             file.write("\n".join(filter(None, lines)) + "\n\n")
             used += num_bytes(lines)
     return Text(path, path.stat().st_size, "sentence")

@@ -30,6 +30,8 @@ class Document:
     """Where it starts, for people: "notes.txt:12"."""
     group: str | None
     """The value of the group column: documents of one group must not be held out from each other."""
+    line: str = "sentence"
+    """What its lines are (see `sentences.split`)."""
     file: str | None = None
     """The path of the file that it is from; None for what is in no file."""
 
@@ -53,7 +55,7 @@ class Corpus:
 
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
-        rules: CorpusRules.
+        rules: CorpusRules of each source.
         has_rows: whether documents of any source are rows.
         is_decoded: whether any source is in `encoding`; parquet files and data sets say their own.
         empty_documents: documents without text that the last pass left out. bad_rows: BadRows of the last pass.
@@ -76,7 +78,7 @@ class Corpus:
         language: str = "en",
         show_text: bool = True,
         skip_bad_rows: bool = False,
-        training: CorpusRules | None = None,
+        training: Sequence[CorpusRules] = (),
     ):
         check_encoding(encoding)
         check_language(language)
@@ -94,9 +96,9 @@ class Corpus:
         self._finder = RuleFinder(
             self._sources, encoding, text_column, group_column, document, line, language, show_text, skip_bad_rows
         )
-        if training:
-            self._finder = self._finder.as_in_training(training)
-        self.rules: CorpusRules = self._finder.find()
+        found = self._finder.find(training)
+        of_paths = {source.path: rules for sources, rules in found for source in sources}
+        self.rules: list[CorpusRules] = [of_paths[source.path] for source in self._sources]
 
     def fetch(self, folder: Path) -> list[str]:
         """Read data sets of the Hub into files in a folder, for all later passes; says in sentences what was read.
@@ -107,7 +109,7 @@ class Corpus:
         said = []
         for index, source in enumerate(self._sources):
             if not source.is_on_disk and source.format == "hub":
-                copy = fetched(source, self.rules.text_column, self._finder.group_column, folder)
+                copy = fetched(source, self.rules[index].text_column, self._finder.group_column, folder)
                 self._sources[index] = copy
                 said.append(f"hub:{source.name} is on this machine now: {copy.size / 1e6:,.1f} MB, compressed.")
         return said
@@ -130,7 +132,20 @@ class Corpus:
         decoded = [source for source in self._sources if source.is_decoded]
         for encoding, names in self._names_by_encoding().items():
             said.append(f"Of {len(decoded):,} files {len(names):,} are read as {encoding}: {listing(names, 3)}.")
-        return [*said, *self.rules.sentences()]
+        return [*said, *self.rule_sentences()]
+
+    def rule_sentences(self) -> list[str]:
+        """What documents and lines are, and why; where the sources differ, of those that are alike together."""
+        alike: dict[tuple, list[int]] = {}
+        for index, rules in enumerate(self.rules):
+            alike.setdefault((rules.document, rules.line, rules.wrapped), []).append(index)
+        if len(alike) == 1:
+            return self.rules[0].sentences()
+        said = []
+        for found in alike.values():
+            names = listing((self._sources[index].shown for index in found), 3)
+            said.append(f"{names}: {' '.join(self.rules[found[0]].sentences())}")
+        return said
 
     def _names_by_encoding(self) -> dict[str, list[str]]:
         """Of files whose encoding was found those that are not UTF-8."""
@@ -149,8 +164,8 @@ class Corpus:
         self._meter = meter = Meter()
         self.empty_documents = 0
         self.bad_rows = bad_rows = BadRows(self.bad_rows.skip)
-        for source in self._sources:
-            for document in self._read(source, meter, bad_rows):
+        for source, rules in zip(self._sources, self.rules, strict=True):
+            for document in self._read(source, rules, meter, bad_rows):
                 if document.lines:
                     yield document
                 else:
@@ -160,10 +175,10 @@ class Corpus:
     def digest(self) -> str:
         """SHA-256 of names, contents and encodings found in the order read; no folder, date or machine is in it."""
         state = hashlib.sha256()
-        for source in self._sources:
+        for source, rules in zip(self._sources, self.rules, strict=True):
             state.update(json.dumps([source.name, source.format]).encode())
             if source.format in ("hub", "builtin"):
-                for document in self._read(source, Meter(), BadRows(self.bad_rows.skip)):
+                for document in self._read(source, rules, Meter(), BadRows(self.bad_rows.skip)):
                     state.update(json.dumps([document.lines, document.group]).encode())
             else:
                 for chunk in byte_chunks(source, Meter(), decompress=False):
@@ -172,17 +187,19 @@ class Corpus:
                     state.update(encoding_of(source, AUTO).encode())
         return state.hexdigest()
 
-    def _read(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
+    def _read(self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         if source.format == "builtin":
             for name, text in builtin.documents():
-                yield Document(clean_lines(text, is_wrapped="texts" in self.rules.wrapped), name, None)
+                yield Document(clean_lines(text, is_wrapped="texts" in rules.wrapped), name, None, rules.line)
         elif source.has_rows:
-            yield from self._row_documents(source, meter, bad_rows)
+            yield from self._row_documents(source, rules, meter, bad_rows)
         else:
-            yield from _text_documents(source, self.encoding, self.rules, meter)
+            yield from _text_documents(source, self.encoding, rules, meter)
 
-    def _row_documents(self, source: Source, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
-        column, group_column = self.rules.text_column, self._finder.group_column
+    def _row_documents(
+        self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows
+    ) -> Iterator[Document]:
+        column, group_column = rules.text_column, self._finder.group_column
         wanted = [name for name in (column, group_column) if name]
         bad_rows.listed_as[source.shown] = source.name
         missing = set(wanted)
@@ -198,9 +215,9 @@ class Corpus:
                 bad_rows.unusable(source.shown, place, problem, remedy)
             else:
                 bad_rows.good(source.shown)
-                lines = clean_lines(text, is_wrapped="rows" in self.rules.wrapped)
+                lines = clean_lines(text, is_wrapped="rows" in rules.wrapped)
                 file = None if source.format == "hub" else source.path
-                yield Document(lines, f"{source.name}:{place}", group_of(row, group_column), file)
+                yield Document(lines, f"{source.name}:{place}", group_of(row, group_column), rules.line, file)
         self._require(source, column, missing)
         bad_rows.finish(source.shown)
 
@@ -232,7 +249,7 @@ def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Me
         if line or lines:
             lines.append(line)
         if lines and (rules.document == "line" or (rules.document == "blank-line" and not line)):
-            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, source.path)
+            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)
             lines = []
     if lines or rules.document == "file":
-        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, source.path)
+        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)

@@ -4,7 +4,7 @@ import difflib
 import shlex
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, islice
 from statistics import fmean, median
@@ -28,6 +28,9 @@ SPLIT_SHARE = 0.1
 
 DOCUMENTS = ("auto", "file", "blank-line", "line")
 LINES = ("auto", "sentence", "paragraph", "wrapped")
+
+LARGE_FILE = 4_000_000
+"""Bytes of text. Few documents are so long, so a file that is has rules of its own."""
 
 _SAMPLED_FILES = 16
 _SAMPLED_ROWS = 200
@@ -129,13 +132,39 @@ class RuleFinder:
         unusable = (lambda *facts: None) if self.skip_bad_rows else refuse
         return rows(source, self.encoding, Meter(), unusable=unusable)
 
-    def find(self) -> CorpusRules:
+    def find(self, training: Sequence[CorpusRules] = ()) -> list[tuple[list[Source], CorpusRules]]:
+        """The rules of each large file, and those of all others together; the text column is the same everywhere.
+
+        Args:
+            training: the rules of the corpus that this one is held out from, if it is. A text that stands in both is
+                then read alike in both, so that it is found.
+        """
+        found: list[tuple[list[Source], CorpusRules]] = []
+        known = {(rules.document, rules.line) for rules in training}
+        finder = self.as_in_training(training[0]) if len(known) == 1 else self
+        for sources in self._read_together():
+            column = self.text_column or next((rules.text_column for _, rules in found if rules.text_column), None)
+            rules = finder._find(sources, column)
+            if training and (rules.document, rules.line) not in known:
+                like = next((each for each in training if each.line == rules.line), training[0])
+                rules = self.as_in_training(like)._find(sources, column)
+            found.append((sources, rules))
+        return found
+
+    def _read_together(self) -> list[list[Source]]:
+        alone = [source for source in self.sources if source.bytes_of_text >= LARGE_FILE]
+        if len(alone) > _SAMPLED_FILES:
+            return [self.sources]
+        rest = [source for source in self.sources if source not in alone]
+        return [*([rest] if rest else []), *([source] for source in alone)]
+
+    def _find(self, sources: list[Source], text_column: str | None) -> CorpusRules:
         """Read the beginning of some sources and decide."""
-        with_rows = [source for source in self.sources if source.has_rows]
-        texts = [source for source in self.sources if source.format == "txt"]
+        with_rows = [source for source in sources if source.has_rows]
+        texts = [source for source in sources if source.format == "txt"]
         of_texts, of_rows, why = _Sample(), _Sample(), []
-        document, text_column = "row" if with_rows else "module", self.text_column
-        with_builtin = any(source.format == "builtin" for source in self.sources)
+        document = "row" if with_rows else "module"
+        with_builtin = any(source.format == "builtin" for source in sources)
         if with_builtin:
             why.append("A document is a module of an installed Python package (the built-in corpus).")
         if texts:
@@ -143,7 +172,7 @@ class RuleFinder:
             document, reason = self._document_rule(of_texts, len(texts))
             why.append(reason)
         if with_rows:
-            text_column = self._sample_rows(with_rows, of_rows)
+            text_column = self._sample_rows(with_rows, of_rows, text_column)
             why.append(f'A document is a row; its text is in the column "{text_column}".')
         wrapped = self._wrapped({"texts": of_texts, "rows": of_rows}, document)
         if self.line == "auto" and with_builtin:
@@ -151,7 +180,8 @@ class RuleFinder:
             reason = "A line is a paragraph, to be split into sentences (so the built-in corpus is written)."
         else:
             line, reason = self._line_rule([*of_texts.lines, *of_rows.lines], wrapped)
-        return CorpusRules(document, line, frozenset(wrapped), text_column, "\n".join([*why, reason]))
+        column = text_column if with_rows else None
+        return CorpusRules(document, line, frozenset(wrapped), column, "\n".join([*why, reason]))
 
     def _wrapped(self, samples: dict[str, "_Sample"], document: str) -> list[str]:
         """Of the kinds of sources those whose lines were cut at a margin."""
@@ -173,9 +203,8 @@ class RuleFinder:
             sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
             sample.line_breaks.add([lines])
 
-    def _sample_rows(self, sources: list[Source], sample: "_Sample") -> str:
-        """Finds the text column in the first source that has rows, requires it of the others."""
-        text_column = self.text_column
+    def _sample_rows(self, sources: list[Source], sample: "_Sample", text_column: str | None) -> str:
+        """Finds the text column in the first source that has rows, if none is known, and requires it of the others."""
         sources = _spread(sources, _SAMPLED_FILES)
         for source in sources:
             found = [row for _, row in islice(self.rows(source), _SAMPLED_ROWS)]

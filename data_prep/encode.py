@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -26,6 +26,14 @@ from .wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 2_000_000
 _SENTENCES_AT_ONCE = 4_096
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Consecutive documents of one part, each given by its lines, and what their lines are (see `sentences.split`)."""
+
+    line_rule: str
+    documents: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,11 @@ class Block:
 
 
 def encode_block(
-    tokenizer: WordPieceTokenizer, documents: list[list[str]], line_rule: str, language: str
+    tokenizer: WordPieceTokenizer, block: TextBlock, language: str
 ) -> Block:
-    """Sentences and ids of documents, each given by its lines. Sentences without a token are left out."""
-    sentences_of = [split(lines, language, line_rule) for lines in documents]
+    """Sentences and ids of documents. Sentences without a token are left out."""
+    documents = block.documents
+    sentences_of = [split(lines, language, block.line_rule) for lines in documents]
     sentences = list(chain.from_iterable(sentences_of))
     owner = np.repeat(np.arange(len(documents)), [len(s) for s in sentences_of])
     dtype = id_dtype(tokenizer.vocab_size)
@@ -90,15 +99,19 @@ def id_dtype(vocab_size: int) -> np.dtype:
 
 def cut_blocks(
     documents: Iterable[tuple[str, Document]], block_bytes: int = BLOCK_BYTES
-) -> Iterator[tuple[str, list[list[str]]]]:
+) -> Iterator[tuple[str, TextBlock]]:
     """Cut documents, each with the name of its part, into blocks of consecutive documents of one part.
 
-    A block is given away, with its part's name, as soon as it holds `block_bytes` characters.
+    A block is given away, with its part's name, as soon as it holds `block_bytes` characters, or the next document has
+    another rule of lines.
     """
-    blocks: dict[str, list[list[str]]] = {}
+    blocks: dict[str, TextBlock] = {}
     sizes: dict[str, int] = {}
     for part, document in documents:
-        blocks.setdefault(part, []).append(document.lines)
+        if part in blocks and blocks[part].line_rule != document.line:
+            yield part, blocks.pop(part)
+            del sizes[part]
+        blocks.setdefault(part, TextBlock(document.line, [])).documents.append(document.lines)
         sizes[part] = sizes.get(part, 0) + sum(map(len, document.lines))
         if sizes[part] >= block_bytes:
             yield part, blocks.pop(part)
@@ -142,17 +155,17 @@ class BlockStore:
 
 
 def encode(
-    blocks: Iterable[tuple[str, list[list[str]]]],
+    blocks: Iterable[tuple[str, TextBlock]],
     store: BlockStore,
-    submit: Callable[[str, list[list[str]]], "Future[Block]"],
+    submit: Callable[[TextBlock], "Future[Block]"],
     in_flight: int,
-    made_of: Callable[[str, list[list[str]]], str],
+    made_of: Callable[[TextBlock], str],
 ) -> int:
     """Encode blocks and keep each in the store; blocks that are there, whole, are not encoded again.
 
     Args:
         blocks: as `cut_blocks` gives them.
-        submit: hands a block, given after the name of its part, to an executor.
+        submit: hands a block to an executor.
         in_flight: how many blocks may be under way at once (bounds the memory).
         made_of: a digest of all that decides what becomes of a block (see `digester`).
 
@@ -176,14 +189,14 @@ def _encode(blocks, store: BlockStore, submit, in_flight: int, made_of) -> int:
     counts: Counter[str] = Counter()
     found = 0
     for part, block in blocks:
-        path, digest = store.path(part, counts[part]), made_of(part, block)
+        path, digest = store.path(part, counts[part]), made_of(block)
         counts[part] += 1
         if store.holds(path, digest):
             found += 1
             continue
         if len(waiting) >= in_flight:
             _keep(*waiting.pop(0))
-        waiting.append((path, digest, submit(part, block)))
+        waiting.append((path, digest, submit(block)))
     for each in waiting:
         _keep(*each)
     for part in store.parts():
@@ -195,15 +208,13 @@ def _keep(path: Path, made_of: str, future: "Future[Block]") -> None:
     future.result().save(path, made_of)
 
 
-def digester(
-    tokenizer: WordPieceTokenizer, line_rules: Mapping[str, str], language: str
-) -> Callable[[str, list[list[str]]], str]:
+def digester(tokenizer: WordPieceTokenizer, language: str) -> Callable[[TextBlock], str]:
     """`made_of` for `encode`: a digest of a block's text and of all that `submitter` encodes it with."""
-    rules = {part: f"{tokenizer.digest()} {rule} {language}" for part, rule in line_rules.items()}
+    of_tokenizer = tokenizer.digest()
 
-    def made_of(part: str, block: list[list[str]]) -> str:
-        state = hashlib.blake2b(rules[part].encode(), digest_size=16)
-        for lines in block:
+    def made_of(block: TextBlock) -> str:
+        state = hashlib.blake2b(f"{of_tokenizer} {block.line_rule} {language}".encode(), digest_size=16)
+        for lines in block.documents:
             # No line holds a line feed, and none is empty.
             state.update(("\n".join(lines) + "\n\n").encode("utf-8", "surrogatepass"))
         return state.hexdigest()
@@ -229,10 +240,7 @@ def _end_with_parent() -> None:
 
 
 def submitter(
-    executor: Executor, tokenizer: WordPieceTokenizer, line_rules: Mapping[str, str], language: str
-) -> Callable[[str, list[list[str]]], "Future[Block]"]:
-    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`.
-
-    `line_rules` says for each part what its lines are (see `sentences.split`).
-    """
-    return lambda part, block: executor.submit(encode_block, tokenizer, block, line_rules[part], language)
+    executor: Executor, tokenizer: WordPieceTokenizer, language: str
+) -> Callable[[TextBlock], "Future[Block]"]:
+    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`."""
+    return lambda block: executor.submit(encode_block, tokenizer, block, language)

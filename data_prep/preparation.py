@@ -4,7 +4,7 @@ import errno
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -163,7 +163,7 @@ class Preparation:
         if self.prep.skip_bad_rows and not any(corpus.has_rows for corpus in opened):
             raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
 
-    def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: CorpusRules | None = None) -> Corpus:
+    def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: Sequence[CorpusRules] = ()) -> Corpus:
         prep = self.prep
         return Corpus(
             paths,
@@ -339,7 +339,7 @@ class Preparation:
 
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
         """A document's first sentences, to learn from, and its last, to evaluate on."""
-        sentences = split(document.lines, self.prep.language, self.corpus.rules.line)
+        sentences = split(document.lines, self.prep.language, document.line)
         held_out = max(1, round(share * len(sentences)))
         if held_out >= len(sentences):
             length = sum(map(len, document.lines))
@@ -384,8 +384,7 @@ class Preparation:
         own = executor is None
         executor = executor or process_pool(workers)
         try:
-            rules = {"train": self.corpus.rules.line, "validation": (self.validation_corpus or self.corpus).rules.line}
-            with_what = (tokenizer, rules, self.prep.language)
+            with_what = (tokenizer, self.prep.language)
             submit = submitter(executor, *with_what)
             found = encode(cut_blocks(kept), self.work.blocks, submit, 2 * workers, digester(*with_what))
         finally:
@@ -403,7 +402,7 @@ class Preparation:
             "empty_documents": self.corpus.empty_documents,
             **self.corpus.bad_rows.numbers(),
             "bytes": documents.bytes,
-            "rules": self.corpus.rules.sentences(),
+            "rules": self.corpus.rule_sentences(),
             "ignored_files": len(self.corpus.ignored),
             "encodings": self.corpus.encodings(),
             "groups": self._groups(documents) if self.prep.group_column or documents.arrangement.files else {},

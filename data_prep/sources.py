@@ -57,6 +57,11 @@ class Source:
         return self.format not in ("txt", "builtin")
 
     @property
+    def bytes_of_text(self) -> int:
+        """About how much text a file holds; text is compressed to a third."""
+        return self.size * 3 if self.compressed else self.size
+
+    @property
     def is_on_disk(self) -> bool:
         """Whether `path` is a file."""
         return self.is_copy or self.format not in ("hub", "builtin")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from data_prep.corpus import Corpus
+from data_prep.corpus_rules import LARGE_FILE
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
@@ -68,7 +69,7 @@ def write_rows(folder: Path, ending: str) -> Path:
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "csv", "csv.gz", "parquet"])
 def test_a_row_is_a_document_whatever_the_format(tmp_path, ending):
     corpus = Corpus([str(write_rows(tmp_path, ending))], group_column="who")
-    assert (corpus.rules.document, corpus.rules.text_column) == ("row", "text")
+    assert (corpus.rules[0].document, corpus.rules[0].text_column) == ("row", "text")
     for _ in range(2):
         documents = list(corpus.documents())
         assert [document.lines for document in documents] == [
@@ -96,7 +97,7 @@ def test_blank_lines_between_blocks_separate_documents(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n\none\ntwo\n\n \nthree\nfour\nfive\n\nsix\nseven")
     corpus = Corpus([str(path)])
-    assert corpus.rules.document == "blank-line"
+    assert corpus.rules[0].document == "blank-line"
     assert [(d.lines, d.source) for d in corpus.documents()] == [
         (["one", "two"], "a.txt:3"),
         (["three", "four", "five"], "a.txt:7"),
@@ -118,7 +119,7 @@ def test_blank_lines_between_blocks_separate_documents(tmp_path):
 def test_what_a_document_is_found_from_the_text(tmp_path, texts, rule):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text)
-    assert Corpus([str(tmp_path)]).rules.document == rule
+    assert Corpus([str(tmp_path)]).rules[0].document == rule
 
 
 def test_documents_of_megabytes_are_told_apart(tmp_path):
@@ -153,9 +154,9 @@ def test_lines_are_sentences_where_few_would_split_further(tmp_path):
     for share, rule in ((0.08, "sentence"), (0.12, "paragraph")):
         path.write_text(double * int(100 * share) + single * int(100 * (1 - share)))
         corpus = Corpus([str(path)])
-        assert corpus.rules.line == rule
-        assert len(corpus.rules.sentences()) == 2
-    assert Corpus([str(path)], line="sentence").rules.line == "sentence"
+        assert corpus.rules[0].line == rule
+        assert len(corpus.rules[0].sentences()) == 2
+    assert Corpus([str(path)], line="sentence").rules[0].line == "sentence"
 
 
 def test_a_few_enormous_paragraphs_among_headings_are_split(tmp_path):
@@ -163,7 +164,7 @@ def test_a_few_enormous_paragraphs_among_headings_are_split(tmp_path):
     headings.insert(1501, "It was raining again. Nobody went out. " * 3000)
     (tmp_path / "a.txt").write_text("\n".join(headings))
     corpus = Corpus([str(tmp_path / "a.txt")], document="file")
-    assert corpus.rules.line == "paragraph"
+    assert corpus.rules[0].line == "paragraph"
 
 
 @settings(max_examples=20, deadline=None)
@@ -173,7 +174,7 @@ def test_the_share_that_would_be_split_is_one_of_the_text(tmp_path_factory, part
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_text("\n".join(lines))
     expected = sum(len(line) for line, (_, splits) in zip(lines, parts, strict=True) if splits) / sum(map(len, lines))
-    found = re.search(r"(\d+)% of the sampled text", Corpus([str(path)], document="file", line="auto").rules.why)
+    found = re.search(r"(\d+)% of the sampled text", Corpus([str(path)], document="file", line="auto").rules[0].why)
     assert abs(int(found[1]) / 100 - expected) < 0.02
 
 
@@ -184,7 +185,7 @@ def test_the_rules_of_rows_are_found_from_the_lines_that_are_read(tmp_path, spac
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus = Corpus([str(tmp_path / "a.jsonl")])
     assert {len(document.lines) for document in corpus.documents()} == {2}
-    assert "100% of the sampled text stands in lines that would be split further" in corpus.rules.why
+    assert "100% of the sampled text stands in lines that would be split further" in corpus.rules[0].why
 
 
 @settings(max_examples=60, deadline=None)
@@ -401,7 +402,7 @@ def test_broken_rows_are_named_with_their_line(tmp_path, name, content, message)
 def test_the_text_column_is_found_or_asked_for(tmp_path):
     def column(row, **settings) -> str | None:
         (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
-        return Corpus([str(tmp_path / "a.jsonl")], **settings).rules.text_column
+        return Corpus([str(tmp_path / "a.jsonl")], **settings).rules[0].text_column
 
     assert column({"id": "x" * 50, "abstract": "b", "content": "a"}) == "content"
     assert column({"text": 5, "abstract": "b"}) == "abstract"
@@ -430,9 +431,9 @@ def test_where_no_text_may_be_shown_a_row_is_not_taken_for_names_of_columns(tmp_
     with pytest.raises(PrepError, match=r'no column "letter" among 7, Mrs Quixbert fell'):
         Corpus([str(table)], text_column="letter")
     table.write_text("id,text\n7,Mrs Quixbert fell\n")
-    assert Corpus([str(table)], show_text=False).rules.text_column == "text"
+    assert Corpus([str(table)], show_text=False).rules[0].text_column == "text"
     table.write_text("id,letter\n7,Mrs Quixbert fell\n")
-    assert Corpus([str(table)], show_text=False, text_column="letter").rules.text_column == "letter"
+    assert Corpus([str(table)], show_text=False, text_column="letter").rules[0].text_column == "letter"
 
 
 @pytest.mark.parametrize(
@@ -568,7 +569,7 @@ def test_the_built_in_corpus_is_paragraphs(monkeypatch):
     monkeypatch.setattr(builtin, "PACKAGES", ())
     builtin._modules.cache_clear()
     corpus = Corpus(["builtin"])
-    assert corpus.rules.line == "paragraph" and corpus.files == [("builtin", 0)]
+    assert corpus.rules[0].line == "paragraph" and corpus.files == [("builtin", 0)]
     assert [document.source for document in corpus.documents()] == [name for name, _ in builtin.documents()]
     assert corpus.digest() == Corpus(["builtin"]).digest()
     builtin._modules.cache_clear()
@@ -577,7 +578,7 @@ def test_the_built_in_corpus_is_paragraphs(monkeypatch):
 @needs("pmc-rct-text")
 def test_articles_with_a_sentence_a_line():
     corpus = Corpus([str(DATA / "pmc-rct-text" / "validation.txt.gz")])
-    assert (corpus.rules.document, corpus.rules.line) == ("blank-line", "sentence")
+    assert (corpus.rules[0].document, corpus.rules[0].line) == ("blank-line", "sentence")
     documents = list(corpus.documents())
     assert len(documents) == 245
     assert sum(len(document.lines) for document in documents) + 244 == 42378
@@ -586,7 +587,7 @@ def test_articles_with_a_sentence_a_line():
 @needs("english-novels-a")
 def test_novels_with_a_paragraph_a_line():
     corpus = Corpus([str(DATA / "english-novels-a" / "validation.txt.gz")])
-    assert (corpus.rules.document, corpus.rules.line) == ("blank-line", "paragraph")
+    assert (corpus.rules[0].document, corpus.rules[0].line) == ("blank-line", "paragraph")
     documents = list(corpus.documents())
     assert len(documents) == 2
     assert sum(len(" ".join(document.lines).split()) for document in documents) == 322414
@@ -596,6 +597,56 @@ def test_novels_with_a_paragraph_a_line():
 def test_reviews_in_rows():
     corpus = Corpus([str(DATA / "nsmc-ko" / "validation.jsonl.gz")], language="ko", group_column="label")
     documents = list(corpus.documents())
-    assert (corpus.rules.document, corpus.rules.text_column) == ("row", "text")
+    assert (corpus.rules[0].document, corpus.rules[0].text_column) == ("row", "text")
     assert len(documents) + corpus.empty_documents == 5000
     assert {document.group for document in documents} == {"positive", "negative"}
+
+
+def large(text: str) -> str:
+    """The text so many times that a file of it has rules of its own."""
+    return text * (LARGE_FILE // len(text) + 1)
+
+
+def test_each_large_file_has_its_own_rules_and_they_are_said(tmp_path):
+    """What is read rightly alone is read alike beside others."""
+    words = "the patient was seen again on the next day and the wound was found to be clean"
+    files = {
+        "chapters.txt": large("\n".join([f"{words}." for _ in range(30)]) + "\n\n"),
+        "paragraphs.txt": large(f"{words}. {words.title()}. It was so.\n" * 5 + "\n"),
+        "note-1.txt": f"{words}.\n{words}.\n",
+        "note-2.txt": f"{words}.\n{words}.\n",
+        "rows.jsonl": large(json.dumps({"text": f"{words}. It was so. {words}."}) + "\n"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    together = Corpus([str(tmp_path)])
+    names = [name for name, _ in together.files]
+    found = {name: (each.document, each.line) for name, each in zip(names, together.rules, strict=True)}
+    assert found == {
+        "chapters.txt": ("blank-line", "sentence"),
+        "paragraphs.txt": ("blank-line", "paragraph"),
+        "note-1.txt": ("file", "sentence"),
+        "note-2.txt": ("file", "sentence"),
+        "rows.jsonl": ("row", "paragraph"),
+    }
+    said = {line.partition(": ")[0]: line for line in together.introduction()}
+    assert len(said) == 4 and any("note-1.txt" in names and "note-2.txt" in names for names in said)
+    by_file: dict[str, list[list[str]]] = {}
+    for document in together.documents():
+        by_file.setdefault(document.source.partition(":")[0], []).append((document.lines, document.line))
+    for name in ("chapters.txt", "paragraphs.txt", "rows.jsonl"):
+        assert by_file[name] == [(each.lines, each.line) for each in Corpus([str(tmp_path / name)]).documents()]
+
+
+def test_a_validation_corpus_is_read_as_one_of_the_large_files_of_the_training_corpus(tmp_path):
+    words = "the patient was seen again on the next day and the wound was found to be clean"
+    texts = {"sentences.txt": f"{words}.\n" * 9 + "\n", "paragraphs.txt": f"{words}. It was so. {words}.\n" * 9 + "\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(large(text))
+        (tmp_path / f"held-out-{name}").write_text(text)
+    training = Corpus([str(tmp_path / name) for name in texts])
+    lines = {rules.line for rules in training.rules}
+    assert lines == {"sentence", "paragraph"}
+    for name, line in (("sentences.txt", "sentence"), ("paragraphs.txt", "paragraph")):
+        held_out = Corpus([str(tmp_path / f"held-out-{name}")], training=training.rules)
+        assert [(rules.document, rules.line) for rules in held_out.rules] == [("blank-line", line)]

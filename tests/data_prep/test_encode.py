@@ -3,7 +3,7 @@
 import multiprocessing
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
-from itertools import chain
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from data_prep.corpus import Document
 from data_prep.encode import (
     Block,
     BlockStore,
+    TextBlock,
     cut_blocks,
     digester,
     encode,
@@ -28,7 +29,6 @@ from data_prep.wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 400
 INVISIBLE = "\u200b"
-RULES = {"train": "sentence", "validation": "sentence"}
 NAMES = ("ids", "sentence_lengths", "document_sentences", "words", "bytes")
 
 
@@ -53,7 +53,7 @@ def as_lists(block: Block) -> dict:
 def run(store: BlockStore, executor: Executor, tokenizer, documents, in_flight: int = 4) -> int:
     blocks = cut_blocks(documents, BLOCK_BYTES)
     return encode(
-        blocks, store, submitter(executor, tokenizer, RULES, "en"), in_flight, digester(tokenizer, RULES, "en")
+        blocks, store, submitter(executor, tokenizer, "en"), in_flight, digester(tokenizer, "en")
     )
 
 
@@ -127,33 +127,33 @@ def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_token
     unfinished.with_suffix(".json").unlink()
     submitted = []
     with ThreadPoolExecutor(2) as executor:
-        submit = submitter(executor, small_tokenizer, RULES, "en")
+        submit = submitter(executor, small_tokenizer, "en")
 
-        def counted(part, block):
-            submitted.append((part, block))
-            return submit(part, block)
+        def counted(block):
+            submitted.append(block)
+            return submit(block)
 
-        made_of = digester(small_tokenizer, RULES, "en")
+        made_of = digester(small_tokenizer, "en")
         found = encode(cut_blocks(documents, BLOCK_BYTES), store, counted, 4, made_of)
     assert total > 8
     assert found == total - 1
     blocks = [block for part, block in cut_blocks(documents, BLOCK_BYTES) if part == "train"]
-    assert submitted == [("train", blocks[3])]
+    assert submitted == [blocks[3]]
     assert contents(store) == contents(one_worker)
 
 
 @pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language"])
 def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer):
     """Two lines are not one, and two documents of a line are not one of two."""
-    given, block = [small_tokenizer, {"train": "sentence"}, "en"], [["heart rate", "was stable"], ["the heart"]]
-    before = digester(*given)("train", block)
+    given, block = [small_tokenizer, "en"], [["heart rate", "was stable"], ["the heart"]]
+    before = digester(*given)(TextBlock("sentence", block))
     if changed == "tokenizer":
         given[0] = WordPieceTokenizer([*small_tokenizer.vocabulary, "stab"], lowercase=True, strip_accents=False)
-    given[1] = {"train": "paragraph"} if changed == "rule" else given[1]
-    given[2] = "de" if changed == "language" else "en"
+    rule = "paragraph" if changed == "rule" else "sentence"
+    given[1] = "de" if changed == "language" else "en"
     others = {"text": [["heart rate", "was stale"], ["the heart"]], "line": [["heart rate was stable"], ["the heart"]],
               "document": [["heart rate"], ["was stable", "the heart"]]}  # fmt: skip
-    assert digester(*given)("train", others.get(changed, block)) != before
+    assert digester(*given)(TextBlock(rule, others.get(changed, block))) != before
 
 
 def test_blocks_beyond_the_last_are_those_of_more_text_and_go(tmp_path, small_tokenizer, documents):
@@ -179,7 +179,7 @@ def test_no_more_blocks_are_under_way_than_allowed(tmp_path, small_tokenizer, do
     class Later:
         """A future that computes when it is asked."""
 
-        def __init__(self, part, block):
+        def __init__(self, block):
             nonlocal under_way, most
             self.block = block
             under_way += 1
@@ -188,10 +188,10 @@ def test_no_more_blocks_are_under_way_than_allowed(tmp_path, small_tokenizer, do
         def result(self):
             nonlocal under_way
             under_way -= 1
-            return encode_block(small_tokenizer, self.block, "sentence", "en")
+            return encode_block(small_tokenizer, self.block, "en")
 
     store = BlockStore(tmp_path / "blocks")
-    encode(cut_blocks(documents, BLOCK_BYTES), store, Later, in_flight, lambda part, block: part)
+    encode(cut_blocks(documents, BLOCK_BYTES), store, Later, in_flight, lambda block: "text")
     assert most == in_flight
     assert under_way == 0
 
@@ -199,13 +199,13 @@ def test_no_more_blocks_are_under_way_than_allowed(tmp_path, small_tokenizer, do
 def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small_tokenizer, documents):
     store = BlockStore(tmp_path / "blocks")
     with ThreadPoolExecutor(1) as executor:
-        submit = submitter(executor, small_tokenizer, RULES, "en")
-        made_of = digester(small_tokenizer, RULES, "en")
-        submit_bad = submitter(executor, None, RULES, "en")
-        good = [*cut_blocks(documents, BLOCK_BYTES)][:3]
+        submit = submitter(executor, small_tokenizer, "en")
+        made_of = digester(small_tokenizer, "en")
+        submit_bad = submitter(executor, None, "en")
+        good = [block for _, block in cut_blocks(documents, BLOCK_BYTES)][:3]
 
-        def fails_after_three(part, block):
-            return submit(part, block) if (part, block) in good else submit_bad(part, block)
+        def fails_after_three(block):
+            return submit(block) if block in good else submit_bad(block)
 
         with pytest.raises(AttributeError):
             encode(cut_blocks(documents, BLOCK_BYTES), store, fails_after_three, 1, made_of)
@@ -215,9 +215,8 @@ def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small
 
 
 def test_a_block_counts_words_bytes_and_sentences(small_tokenizer):
-    block = encode_block(
-        small_tokenizer, [["The heart.", INVISIBLE], [INVISIBLE], ["é rate", "was"]], "sentence", "en"
-    )
+    lines = [["The heart.", INVISIBLE], [INVISIBLE], ["é rate", "was"]]
+    block = encode_block(small_tokenizer, TextBlock("sentence", lines), "en")
     vocabulary = small_tokenizer.vocabulary
     assert [vocabulary[i] for i in block.ids] == ["the", "heart", ".", "[UNK]", "rate", "was"]
     assert block.sentence_lengths.tolist() == [3, 2, 1]
@@ -227,25 +226,24 @@ def test_a_block_counts_words_bytes_and_sentences(small_tokenizer):
     assert block.ids.dtype == np.uint16
 
 
-def test_paragraphs_are_split_into_sentences_where_the_rule_of_the_part_says_so(small_tokenizer):
+def test_paragraphs_are_split_into_sentences_where_the_rule_of_the_block_says_so(small_tokenizer):
     lines = ["The heart was stable. The rate was 42."]
-    rules = {"train": "paragraph", "validation": "sentence"}
     with ThreadPoolExecutor(1) as executor:
-        submit = submitter(executor, small_tokenizer, rules, "en")
-        counts = {part: len(submit(part, [lines]).result().sentence_lengths) for part in rules}
-    assert counts == {"train": 2, "validation": 1}
+        submit = submitter(executor, small_tokenizer, "en")
+        blocks = {rule: submit(TextBlock(rule, [lines])).result() for rule in ("paragraph", "sentence")}
+    assert {rule: len(block.sentence_lengths) for rule, block in blocks.items()} == {"paragraph": 2, "sentence": 1}
 
 
 def test_the_size_of_the_tokenizers_batches_does_not_show(small_tokenizer, documents, monkeypatch):
     lines = [document.lines for _, document in documents]
-    whole = encode_block(small_tokenizer, lines, "sentence", "en")
+    whole = encode_block(small_tokenizer, TextBlock("sentence", lines), "en")
     monkeypatch.setattr(module, "_SENTENCES_AT_ONCE", 7)
-    assert as_lists(encode_block(small_tokenizer, lines, "sentence", "en")) == as_lists(whole)
+    assert as_lists(encode_block(small_tokenizer, TextBlock("sentence", lines), "en")) == as_lists(whole)
 
 
 @pytest.mark.parametrize("lines", [[], [[INVISIBLE]]])
 def test_a_block_without_tokens_is_empty(small_tokenizer, tmp_path, lines):
-    block = encode_block(small_tokenizer, lines, "sentence", "en")
+    block = encode_block(small_tokenizer, TextBlock("sentence", lines), "en")
     assert [len(block.ids), len(block.sentence_lengths), len(block.document_sentences)] == [0, 0, 0]
     block.save(tmp_path / "empty.npz", "nothing")
     assert as_lists(Block.load(tmp_path / "empty.npz")) == as_lists(block)
@@ -259,19 +257,25 @@ def test_ids_take_two_bytes_where_all_fit(size, dtype):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["train", "validation"]), st.lists(st.text("ab", max_size=9), min_size=1)),
+        st.tuples(
+            st.sampled_from(["train", "validation"]),
+            st.lists(st.text("ab", max_size=9), min_size=1),
+            st.sampled_from(["sentence", "sentence", "sentence", "paragraph"]),
+        ),
         max_size=40,
     ),
     st.integers(1, 60),
 )
 def test_blocks_are_cut_by_size_and_keep_the_order(rows, block_bytes):
-    documents = [(part, Document(lines, "made up", None)) for part, lines in rows]
+    documents = [(part, Document(lines, "made up", None, rule)) for part, lines, rule in rows]
     blocks = list(cut_blocks(documents, block_bytes))
     for part in ("train", "validation"):
         mine = [block for owner, block in blocks if owner == part]
-        assert list(chain.from_iterable(mine)) == [lines for owner, lines in rows if owner == part]
-        sizes = [[sum(map(len, lines)) for lines in block] for block in mine]
-        assert all(sum(size) >= block_bytes for size in sizes[:-1])
+        found = [(lines, block.line_rule) for block in mine for lines in block.documents]
+        assert found == [(lines, rule) for owner, lines, rule in rows if owner == part]
+        sizes = [[sum(map(len, lines)) for lines in block.documents] for block in mine]
+        for size, (block, following) in zip(sizes, pairwise(mine), strict=False):
+            assert sum(size) >= block_bytes or block.line_rule != following.line_rule
         assert all(sum(size[:-1]) < block_bytes for size in sizes)
         assert all(sizes)
 

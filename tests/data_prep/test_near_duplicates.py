@@ -106,7 +106,7 @@ def documents_of(texts: list[list[str]], files: int | None = None, groups: bool 
     """Documents of a text each, the n-th in file n * files // len(texts), or in a group of its own."""
     return [
         Document([" ".join(words)], "made up", f"g{n}" if groups else None,
-                 f"{n * files // len(texts)}.txt" if files else None)
+                 file=f"{n * files // len(texts)}.txt" if files else None)
         for n, words in enumerate(texts)
     ]  # fmt: skip
 

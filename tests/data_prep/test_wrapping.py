@@ -44,7 +44,7 @@ def paragraphs(script: str, count: int = 60) -> list[list[str]]:
 
 def rule_of(folder: Path, lines: list[str]) -> str:
     (folder / "a.txt").write_text("\n".join(lines))
-    return Corpus([str(folder / "a.txt")], document="file").rules.line
+    return Corpus([str(folder / "a.txt")], document="file").rules[0].line
 
 
 @pytest.mark.parametrize("margin", [36, 60, 76, 120])
@@ -56,7 +56,7 @@ def test_paragraphs_that_were_cut_at_a_margin_are_known_in_every_script(tmp_path
     assert rule_of(tmp_path, [line for lines in wrapped for line in [*lines, ""]]) == "wrapped"
     rows = [json.dumps({"text": "\n".join(lines)}) for lines in wrapped]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    assert Corpus([str(tmp_path / "rows.jsonl")]).rules.line == "wrapped"
+    assert Corpus([str(tmp_path / "rows.jsonl")]).rules[0].line == "wrapped"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
