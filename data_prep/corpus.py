@@ -19,6 +19,9 @@ from .sources import FORMATS, Exclusion, Source, listing, resolve
 from .values import group_of, kind_of, lines_of, words_apart
 from .wrapping import unwrapped
 
+LONGEST_DOCUMENT = 4_000_000
+"""Characters. Longer text without an end is cut into documents of about this length, so that memory stays bounded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -58,7 +61,9 @@ class Corpus:
         rules: CorpusRules of each source.
         has_rows: whether documents of any source are rows.
         is_decoded: whether any source is in `encoding`; parquet files and data sets say their own.
-        empty_documents: documents without text that the last pass left out. bad_rows: BadRows of the last pass.
+        empty_documents: documents without text that the last pass left out.
+        cuts: how often it cut text that went on for LONGEST_DOCUMENT without the end of a document.
+        bad_rows: BadRows of the last pass.
 
     Raises:
         PrepError: at once for what names, settings and a sample show, during `documents()` for what only a
@@ -90,7 +95,7 @@ class Corpus:
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.has_rows = any(source.has_rows for source in self._sources)
         self.is_decoded = any(source.is_decoded for source in self._sources)
-        self.empty_documents = 0
+        self.empty_documents = self.cuts = 0
         self.bad_rows = BadRows(skip_bad_rows)
         self._meter = Meter()
         self._finder = RuleFinder(
@@ -162,7 +167,7 @@ class Corpus:
     def documents(self) -> Iterator[Document]:
         """One pass over all documents that have text, in constant memory beside the document at hand."""
         self._meter = meter = Meter()
-        self.empty_documents = 0
+        self.empty_documents = self.cuts = 0
         self.bad_rows = bad_rows = BadRows(self.bad_rows.skip)
         for source, rules in zip(self._sources, self.rules, strict=True):
             for document in self._read(source, rules, meter, bad_rows):
@@ -194,7 +199,7 @@ class Corpus:
         elif source.has_rows:
             yield from self._row_documents(source, rules, meter, bad_rows)
         else:
-            yield from _text_documents(source, self.encoding, rules, meter)
+            yield from self._text_documents(source, rules, meter)
 
     def _row_documents(
         self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows
@@ -221,6 +226,29 @@ class Corpus:
         self._require(source, column, missing)
         bad_rows.finish(source.shown)
 
+    def _text_documents(self, source: Source, rules: CorpusRules, meter: Meter) -> Iterator[Document]:
+        is_wrapped, is_file = "texts" in rules.wrapped, rules.document == "file"
+        start, lines, size = 1, [], 0
+
+        def document() -> Document:
+            return Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)
+
+        for number, line in enumerate(text_lines(source, self.encoding, meter), 1):
+            line = words_apart(line).strip()
+            if line and not lines:
+                start = number
+            if line or lines:
+                lines.append(line)
+                size += len(line)
+            # Between paragraphs, if there are any.
+            is_too_long = size >= LONGEST_DOCUMENT * (2 if line and is_wrapped else 1)
+            if lines and (is_too_long or rules.document == "line" or (rules.document == "blank-line" and not line)):
+                yield document()
+                self.cuts += is_too_long
+                lines, size, is_file = [], 0, False
+        if lines or is_file:
+            yield document()
+
     def _require(self, source: Source, column: str, missing: set[str]) -> None:
         """Raises PrepError where no row of a source has a column that is asked for."""
         if missing:
@@ -238,18 +266,3 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     if is_wrapped:
         return unwrapped(lines)
     return [line for line in lines if line]
-
-
-def _text_documents(source: Source, encoding: str, rules: CorpusRules, meter: Meter) -> Iterator[Document]:
-    start, lines, is_wrapped = 1, [], "texts" in rules.wrapped
-    for number, line in enumerate(text_lines(source, encoding, meter), 1):
-        line = words_apart(line).strip()
-        if line and not lines:
-            start = number
-        if line or lines:
-            lines.append(line)
-        if lines and (rules.document == "line" or (rules.document == "blank-line" and not line)):
-            yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)
-            lines = []
-    if lines or rules.document == "file":
-        yield Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)

@@ -17,7 +17,7 @@ from joblib import cpu_count
 
 from . import command_line, static
 from .assembly import PARTS, assemble
-from .corpus import Corpus, Document
+from .corpus import LONGEST_DOCUMENT, Corpus, Document
 from .corpus_rules import CorpusRules
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
@@ -320,6 +320,11 @@ class Preparation:
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
+        if self.corpus.cuts:
+            self.note(
+                f"Text goes on for {LONGEST_DOCUMENT / 1e6:.0f} million characters without the end of a document in "
+                f"{self.corpus.cuts:,} places, and was cut there: see --document."
+            )
         for sentence in documents.sentences():
             self.note(sentence)
         return documents
@@ -400,6 +405,7 @@ class Preparation:
             "near_duplicates": documents.num_near_duplicates,
             "near_duplicates_dropped": documents.num_near_duplicates_dropped,
             "empty_documents": self.corpus.empty_documents,
+            "cuts": self.corpus.cuts,
             **self.corpus.bad_rows.numbers(),
             "bytes": documents.bytes,
             "rules": self.corpus.rule_sentences(),

@@ -280,6 +280,7 @@ def markdown(facts: dict) -> str:
         ("of these dropped", f"{corpus['near_duplicates_dropped']:,}"),
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),
+        ("places where a document of over 4 million characters was cut", f"{corpus['cuts']:,}"),
         ("documents without text", f"{corpus['empty_documents']:,}"),
         ("rows without text, or not to be read", f"{corpus['bad_rows']:,} of {corpus['rows']:,}"),
         ("files left out, of other formats", f"{corpus['ignored_files']:,}"),

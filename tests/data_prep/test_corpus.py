@@ -650,3 +650,28 @@ def test_a_validation_corpus_is_read_as_one_of_the_large_files_of_the_training_c
     for name, line in (("sentences.txt", "sentence"), ("paragraphs.txt", "paragraph")):
         held_out = Corpus([str(tmp_path / f"held-out-{name}")], training=training.rules)
         assert [(rules.document, rules.line) for rules in held_out.rules] == [("blank-line", line)]
+
+
+@pytest.mark.parametrize("document", ["auto", "file", "blank-line"])
+def test_a_text_without_end_is_cut_into_documents_of_bounded_length(tmp_path, monkeypatch, document):
+    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    lines = [f"this is sentence {number} of a long file." for number in range(500)]
+    (tmp_path / "a.txt").write_text("\n\n" + "\n".join(lines) + "\n")
+    corpus = Corpus([str(tmp_path / "a.txt")], document=document)
+    found = list(corpus.documents())
+    assert [line for each in found for line in each.lines] == lines
+    sizes = [sum(map(len, each.lines)) for each in found]
+    assert max(sizes) < 1_100 and all(size >= 1_000 for size in sizes[:-1])
+    assert corpus.cuts == len([size for size in sizes if size >= 1_000])
+    assert found[1].source == f"a.txt:{3 + len(found[0].lines)}" and corpus.empty_documents == 0
+
+
+@pytest.mark.parametrize("blank", ["\n", ""])
+def test_a_long_wrapped_text_is_cut_between_paragraphs_where_there_are_any(tmp_path, monkeypatch, blank):
+    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    paragraph = "a line that was cut at a margin\nand goes on in the next one.\n" * 5
+    (tmp_path / "a.txt").write_text((paragraph + blank) * 20)
+    found = list(Corpus([str(tmp_path / "a.txt")], document="file", line="wrapped").documents())
+    words = [" ".join(each.lines) for each in found]
+    assert " ".join(words).split() == (paragraph * 20).split()
+    assert len(found) > 2 and all(text.endswith("one.") for text in words if blank)

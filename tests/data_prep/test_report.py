@@ -24,6 +24,7 @@ SOUND = {
         "examples": 1010,
         "sentences_cut": 100,
     },
+    "copied": {"tokens": 5_000, "share": 0.05},
 }
 
 NO_ROOM = SOUND["pairs"]["unlabelled_because"] | {"no_room": 290}
@@ -47,6 +48,7 @@ def test_sound_text_is_left_alone():
     (changed("pairs", unlabelled=300, unlabelled_because=NO_ROOM), "no neighbour fits. Their words are learned all"),
     (changed("text", unk_rate=0.002), "0.20% of the tokens are [UNK]"),
     (changed("corpus", duplicates=20), "20% of the documents were exact duplicates"),
+    (changed("copied", share=0.3), "30% of the held-out tokens stand in runs of 16 and more"),
     (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),
     (
         changed("corpus", settings={"group_column": "patient"},
