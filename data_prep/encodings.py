@@ -18,6 +18,15 @@ _MARKS = {
 }
 # From the first byte beyond ASCII to the last, and one more, which may be the second half of a character.
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff](?:.*[\x80-\xff])?.?", re.DOTALL)
+_LETTER, _LETTER_BEYOND_ASCII = re.compile(rb"[A-Za-z\x8c\x9c\xc0-\xff]"), re.compile(rb"[\x8c\x9c\xc0-\xff]")
+# Letters and marks of cp1252 in text of Western Europe; but for these, no mark stands between two letters.
+_WESTERN_LETTERS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŸ"
+_MARKS_OF_WORDS, _WESTERN_MARKS = "’‘´·–—", "€‚„…†‰‹“”•™›¡¢£§©ª«®°±²³µ¹º»¼½¾¿×÷\xa0"
+_NOT_WESTERN = re.compile(
+    f"[^\0-\x7f{_WESTERN_LETTERS}{_MARKS_OF_WORDS}{_WESTERN_MARKS}]|[^\\W\\d_][{_WESTERN_MARKS}](?=[^\\W\\d_])"
+)
+# Of the letters of French, Swedish or Finnish some 5 % are beyond ASCII, of those of Hungarian 12 %.
+_WESTERN_SHARE = 0.1
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _OTHER = re.compile("[^\0-\x7f\udc80-\udcff]")
 
@@ -31,10 +40,11 @@ def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:
     """The encoding of a text and how sure it is, 0 to 1.
 
     What is valid UTF-8 is UTF-8, and what is so but for a few bytes; else chardet looks at up to 64 kB of lines with
-    letters beyond ASCII, wherever they are.
+    letters beyond ASCII, wherever they are. Where it is not sure, text that reads as one of Western Europe is cp1252,
+    as office programs export it.
 
     Args:
-        chunks: reads the text from its beginning; called once, or twice for what is not UTF-8.
+        chunks: reads the text from its beginning; called once, or up to three times for what is not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
@@ -44,7 +54,11 @@ def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:
             decoder.decode(chunk)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        return _detected(_sample(chunks()))
+        sample = _sample(chunks())
+        found = _detected(sample)
+        if found[1] < LEAST_CONFIDENCE and _is_western(sample, next(chunks())):
+            return "cp1252", LEAST_CONFIDENCE
+        return found
     return "utf-8", 1.0
 
 
@@ -56,6 +70,19 @@ def _detected(sample: bytes) -> tuple[str, float]:
         return "utf-8", 1.0
     found = detect(sample, encoding_era=EncodingEra.MODERN_WEB, prefer_superset=True, compat_names=False)
     return (found["encoding"] or "cp1252").lower(), found["confidence"]
+
+
+def _is_western(sample: bytes, start: bytes) -> bool:
+    """Whether a text in cp1252 has few letters beyond ASCII, all of Western Europe, and marks where marks stand.
+
+    Read as cp1252, Polish has marks within words, Czech other letters, and Cyrillic too many letters beyond ASCII.
+    """
+    try:
+        text = sample.decode("cp1252")
+    except UnicodeDecodeError:
+        return False
+    letters, beyond = (len(pattern.findall(start)) for pattern in (_LETTER, _LETTER_BEYOND_ASCII))
+    return beyond <= _WESTERN_SHARE * letters and not _NOT_WESTERN.search(text)
 
 
 def _sample(chunks: Iterator[bytes]) -> bytes:

@@ -40,7 +40,7 @@ def test_every_file_but_the_log_is_in_the_manifest(folder):
     assert found == {MANIFEST, *read_manifest(folder)["files"]}
     kinds = {"train", "validation", "train_pairs", "validation_pairs", "static_masks", "static_masks_unlabelled"}
     assert {name.split("/")[0] for name in found} == kinds | {
-        "tokenizer", "unigram_counts.npy", "prep_report.json", "prep_report.md", MANIFEST
+        "tokenizer", "unigram_counts.npy", "validation_copied.npy", "prep_report.json", "prep_report.md", MANIFEST
     }  # fmt: skip
     for kind in kinds:
         assert {f"{kind}/state.json", f"{kind}/dataset_info.json"} < found

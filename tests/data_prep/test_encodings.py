@@ -86,3 +86,35 @@ def test_what_does_not_show_its_encoding_is_refused(tmp_path, data, refusal):
     with pytest.raises(PrepError, match=refusal) as error:
         list(Corpus([str(tmp_path / "a.txt")], encoding="auto").documents())
     assert not re.search(r"\n", str(error.value))
+
+
+@pytest.mark.parametrize("line", [
+    "The patient’s heart rate was measured.",
+    "He said “no” and left – the nurse noted “pain” at 5 °C.",
+    "The patient was seen by Dr. José in the morning.",
+    "It cost € 20, and the dose was 5 µg in 2 m².",
+    "Die Größe war üblich, das Gewicht auch; alles andere wurde am nächsten Tag bestimmt.",
+])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_few_marks_of_an_office_are_cp1252(line, count):
+    content = f"{line}\n".encode("cp1252") * count
+    encoding, confidence = found_encoding(lambda: iter([content]))
+    assert encoding == "cp1252" and confidence >= LEAST_CONFIDENCE
+
+
+@pytest.mark.parametrize(("encoding", "line"), [
+    ("cp1250", "Pacient byl ráno vyšetřen a cítil se lépe. Léčba bude pokračovat doma ještě jeden týden."),
+    ("cp1250", "A beteget reggel megvizsgálták, és jobban érezte magát, erős fájdalom nélkül."),
+    ("cp1250", "Pacientul a fost examinat dimineaţa şi s-a simţit mai bine."),
+    ("cp1250", "Pacjent został zbadany rano i czuł się lepiej."),
+    ("cp1254", "Hasta sabah muayene edildi ve kendini daha iyi hissetti. Işık şöyle."),
+    ("cp1257", "Pacientas buvo apžiūrėtas ryte ir jautėsi geriau."),
+    ("cp437", "Der Patient wurde morgens untersucht; Größe und Gewicht wären normal für übliche Fälle."),
+    ("mac_roman", "The patient’s heart “rate” was measured – café."),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 30])
+def test_other_encodings_are_not_taken_for_cp1252(encoding, line, count):
+    """They are found, or refused."""
+    content = f"{line}\n".encode(encoding) * count
+    found, confidence = found_encoding(lambda: iter([content]))
+    assert confidence < LEAST_CONFIDENCE or content.decode(found) == content.decode(encoding)

@@ -43,6 +43,7 @@ def test_the_folder_holds_what_is_promised(finished):
     results = json.loads((finished / "results.json").read_text())
     assert set(results["validation"]) == {
         "mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
+        "mlm_copied", "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies",
         "nsp_loss", "nsp_accuracy", "nsp_majority",
     }  # fmt: skip
     assert results["steps"] == 24 and results["tokens"] > 24 * 8 * 10 and results["seconds"] > 0
