@@ -25,13 +25,13 @@ def copied_tokens(train: Iterable[Shard], validation: Sequence[Shard]) -> list[n
     Returns:
         A bool array [tokens] for each shard of `validation`.
     """
-    runs = [hashes for shard in validation for _, hashes in _runs(shard)]
+    runs = [np.unique(hashes) for shard in validation for _, hashes in _runs(shard)]
     if not sum(map(len, runs)):
         return [np.zeros(len(shard.ids), dtype=bool) for shard in validation]
     known = np.unique(np.concatenate(runs))
     found = np.zeros(len(known), dtype=bool)
     # Few runs of the training text are looked up: those whose upper bits are the same.
-    shift = np.uint64(64 - max(10, int(16 * len(known)).bit_length()))
+    shift = np.uint64(64 - min(28, max(10, int(16 * len(known)).bit_length())))
     is_near = np.zeros(1 << (64 - int(shift)), dtype=bool)
     is_near[known >> shift] = True
     for shard in train:

@@ -228,7 +228,7 @@ class Corpus:
 
     def _text_documents(self, source: Source, rules: CorpusRules, meter: Meter) -> Iterator[Document]:
         is_wrapped, is_file = "texts" in rules.wrapped, rules.document == "file"
-        start, lines, size = 1, [], 0
+        start, lines, size, was_cut = 1, [], 0, False
 
         def document() -> Document:
             return Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)
@@ -236,16 +236,17 @@ class Corpus:
         for number, line in enumerate(text_lines(source, self.encoding, meter), 1):
             line = words_apart(line).strip()
             if line and not lines:
-                start = number
+                self.cuts += was_cut
+                start, was_cut = number, False
             if line or lines:
                 lines.append(line)
                 size += len(line)
+            ends = rules.document == "line" or (rules.document == "blank-line" and not line)
             # Between paragraphs, if there are any.
             is_too_long = size >= LONGEST_DOCUMENT * (2 if line and is_wrapped else 1)
-            if lines and (is_too_long or rules.document == "line" or (rules.document == "blank-line" and not line)):
+            if lines and (ends or is_too_long):
                 yield document()
-                self.cuts += is_too_long
-                lines, size, is_file = [], 0, False
+                lines, size, is_file, was_cut = [], 0, False, not ends
         if lines or is_file:
             yield document()
 

@@ -156,7 +156,7 @@ class RuleFinder:
         if len(alone) > _SAMPLED_FILES:
             return [self.sources]
         rest = [source for source in self.sources if source not in alone]
-        return [*([rest] if rest else []), *([source] for source in alone)]
+        return [*([source] for source in alone), *([rest] if rest else [])]
 
     def _find(self, sources: list[Source], text_column: str | None) -> CorpusRules:
         """Read the beginning of some sources and decide."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from .files import flush_to_disk
 from .readers import Meter, rows
-from .sources import Source
+from .sources import Source, split_name
 
 
 def fetched(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
@@ -23,7 +23,8 @@ def fetched(source: Source, text_column: str, group_column: str | None, folder: 
         PrepError: the data set cannot be opened, or broke off.
     """
     columns = [name for name in (text_column, group_column) if name]
-    name = hashlib.blake2b(json.dumps([source.path, *columns]).encode(), digest_size=16).hexdigest()
+    known_by = json.dumps([source.path, *columns, _state(Path(split_name(source.path)[0]))])
+    name = hashlib.blake2b(known_by.encode(), digest_size=16).hexdigest()
     path = folder / f"{name}.jsonl.gz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,6 +33,12 @@ def fetched(source: Source, text_column: str, group_column: str | None, folder: 
     return replace(
         source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns
     )
+
+
+def _state(folder: Path) -> list:
+    """What changes where a data set in a folder on this machine is written again; nothing for one of the Hub."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 def _fetch(source: Source, columns: Sequence[str], path: Path) -> None:

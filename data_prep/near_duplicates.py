@@ -61,20 +61,20 @@ def sampled_windows(text: bytes) -> Iterator[np.ndarray]:
         yield (mixed * _FACTORS[0] >> np.uint64(32)).astype(np.uint32)
 
 
-def near_duplicates(signatures: np.ndarray) -> np.ndarray:
-    """Pairs of rows whose signatures agree in a share of SIMILARITY or more: int64 [pairs, 2], the earlier row first.
+def near_duplicates(signatures: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Pairs of some rows whose signatures agree in a share of SIMILARITY or more: int64 [pairs, 2], the earlier first.
 
     Of many documents that are near duplicates of each other, each is paired with one or more before it, not with all.
     """
     found = _NO_PAIRS
     for begin in range(0, NUM_PERMUTATIONS, _ROWS):
-        band = signatures[:, begin : begin + _ROWS].astype(np.uint64) @ _FACTORS
+        band = signatures[:, begin : begin + _ROWS][rows].astype(np.uint64) @ _FACTORS
         order = np.argsort(band, kind="stable")
         same = np.flatnonzero(band[order[1:]] == band[order[:-1]]) + 1
         starts = np.flatnonzero(np.diff(band[order], prepend=~band[order[:1]]) != 0)
         first = starts[np.searchsorted(starts, same, side="right") - 1]
         pairs = np.concatenate([np.stack([order[same - 1], order[same]], 1), np.stack([order[first], order[same]], 1)])
-        found = np.unique(np.concatenate([found, _agreeing(signatures, np.unique(pairs, axis=0))]), axis=0)
+        found = np.unique(np.concatenate([found, _agreeing(signatures, np.unique(rows[pairs], axis=0))]), axis=0)
     return found
 
 

@@ -300,7 +300,9 @@ class Preparation:
         self.share_read = share and min(1.0, share * kept / max(1, read))
 
     def _split(self) -> Split:
-        path, rules = self.work.documents, SplitRules(self.prep.near_duplicates, self.prep.group_by)
+        # A sample is often of one file.
+        group_by = "auto" if self.sample_bytes and self.prep.group_by == "file" else self.prep.group_by
+        path, rules = self.work.documents, SplitRules(self.prep.near_duplicates, group_by)
         signatures = None if rules.near_duplicates == "keep" else self.work.signatures
         num_validation = 0
         if self.validation_corpus:
@@ -313,8 +315,8 @@ class Preparation:
         documents = split_documents(read_records(path), self.examples.sequence_length, num_validation, rules, signed)
         if count > num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
-                f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, which leaves "
-                "nothing to learn from: give another --validation-corpus, or none"
+                f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, or nearly, "
+                "which leaves nothing to learn from: give another --validation-corpus, or none"
             )
         self.note(
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "

@@ -103,7 +103,7 @@ def encoding_of(source: Source, encoding: str) -> str:
     if confidence < LEAST_CONFIDENCE:
         raise PrepError(
             f"{source.shown} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
-            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave it out with --exclude."
+            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave the file out."
         )
     return found
 

@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from .errors import PrepError
 from .near_duplicates import near_duplicates
+from .random_keys import keys
 from .records import find_duplicates, hash_order
 
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
@@ -135,9 +136,9 @@ def split_documents(
     pairs = _near_duplicates(records, role, None if rules.near_duplicates == "keep" else signatures)
     num_near = len(np.unique(pairs))
     if rules.near_duplicates == "drop":
-        pairs = _drop(role, pairs, len(records))
+        pairs = _drop(role, pairs)
     elif num_validation:
-        pairs = _drop(role, pairs, num_validation)
+        pairs = _drop_beside_validation(role, pairs, num_validation)
     sizes = np.where(role == TRAIN, records["bytes"], 0).astype(np.int64)
     total = int(sizes.sum())
     held, cut_document, cut_share = int(sizes[:num_validation].sum()), None, 0.0
@@ -147,11 +148,17 @@ def split_documents(
         role[:num_validation][role[:num_validation] == TRAIN] = VALIDATION
     else:
         target = held_out_target(total, sequence_length)
+        tried = []
         for arrangement in arrangements:
-            order = _kept_together(records, pairs, arrangement)
+            order = _kept_together(records, role, pairs, arrangement)
             found, held = _hold_out(records, order, role, sizes, target)
+            tried.append((held, found, order, arrangement))
             if 2 * held >= target:
                 break
+        else:
+            # A looser one is no better where giants leave little to hold out.
+            enough = (each for each in tried if each[0] and 2 * each[0] >= held)
+            held, found, order, arrangement = next(enough, tried[-1])
         role = found
         if held == 0:
             held = _hold_out_smallest_group(records, order, role, sizes, rules)
@@ -179,18 +186,31 @@ def _near_duplicates(records: np.ndarray, role: np.ndarray, signatures: np.ndarr
         return np.empty((0, 2), dtype=np.int64)
     documents = np.flatnonzero(records["signed"])
     rows = np.flatnonzero(role[documents] == TRAIN)
-    # All of them, as a rule, which saves a copy.
-    found = near_duplicates(signatures if len(rows) == len(signatures) else signatures[rows])
-    return documents[rows][found]
+    return documents[near_duplicates(signatures, rows)]
 
 
-def _drop(role: np.ndarray, pairs: np.ndarray, num_before: int) -> np.ndarray:
-    """Mark what is nearly equal to one of the first `num_before` documents that is kept; returns the other pairs."""
+def _drop(role: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Mark what is nearly equal to an earlier document that is kept; returns the other pairs."""
     # By the later document, so that the fate of the earlier one is known.
     for first, second in pairs[np.lexsort((pairs[:, 0], pairs[:, 1]))].tolist():
-        if first < num_before and role[first] == TRAIN and (second >= num_before or num_before == len(role)):
+        if role[first] == TRAIN:
             role[second] = NEAR_DUPLICATE
     return pairs[(role[pairs] == TRAIN).all(axis=1)]
+
+
+def _drop_beside_validation(role: np.ndarray, pairs: np.ndarray, num_validation: int) -> np.ndarray:
+    """Mark what is nearly equal to a validation document, also through others; returns the other pairs."""
+    alike = _components(pairs, len(role))
+    near = np.isin(alike, alike[:num_validation][role[:num_validation] == TRAIN]) & (role == TRAIN)
+    near[:num_validation] = False
+    role[near] = NEAR_DUPLICATE
+    return pairs[(role[pairs] == TRAIN).all(axis=1)]
+
+
+def _components(pairs: np.ndarray, count: int) -> np.ndarray:
+    """Which of `count` documents pairs connect: the number of its component for each, int32 [count]."""
+    graph = coo_array((np.ones(len(pairs), dtype=bool), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    return connected_components(graph, directed=False)[1]
 
 
 def _arrangements(records, role, pairs, rules: SplitRules) -> list[Arrangement]:
@@ -208,12 +228,12 @@ def _arrangements(records, role, pairs, rules: SplitRules) -> list[Arrangement]:
     return [*found, *(Arrangement(False, files) for files in by_file)]
 
 
-def _kept_together(records: np.ndarray, pairs: np.ndarray, arrangement: Arrangement) -> np.ndarray:
+def _kept_together(records: np.ndarray, role: np.ndarray, pairs: np.ndarray, arrangement: Arrangement) -> np.ndarray:
     """The place of each document in the order, equal for those that must stay on one side: uint64 [documents]."""
-    order, edges = records["order"], []
+    order, edges, used = records["order"], [], np.flatnonzero(role == TRAIN)
     if arrangement.near_duplicates:
         edges.append(pairs)
-        by_order = np.argsort(order, kind="stable")
+        by_order = used[np.argsort(order[used], kind="stable")]
         equal = np.flatnonzero(order[by_order[1:]] == order[by_order[:-1]])
         edges.append(np.stack([by_order[equal], by_order[equal + 1]], axis=1))
     if arrangement.files:
@@ -222,11 +242,12 @@ def _kept_together(records: np.ndarray, pairs: np.ndarray, arrangement: Arrangem
         edges.append(np.stack([same, same + 1], axis=1))
     if not edges:
         return order
-    ends = np.concatenate(edges)
-    graph = coo_array((np.ones(len(ends), dtype=bool), (ends[:, 0], ends[:, 1])), shape=(len(order), len(order)))
-    count, component = connected_components(graph, directed=False)
-    first = np.full(count, np.iinfo(np.uint64).max)
-    np.minimum.at(first, component, order)
+    component = _components(np.concatenate(edges), len(order))
+    first = np.full(len(order), np.iinfo(np.uint64).max)
+    np.minimum.at(first, component[used], order[used])
+    # The least of many is small, and would come first.
+    several = np.bincount(component[used], minlength=len(order)) > 1
+    first[several] = keys(0, "kept together", 0, first[several])
     return first[component]
 
 

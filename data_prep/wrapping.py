@@ -33,7 +33,8 @@ _MOST_EQUAL = 0.5
 _LETTERS = r"[^\W\d_]+"
 _COMPOUND = re.compile(f"{_LETTERS}(?:[-‐]{_LETTERS})*")
 # With a hyphen at the end of a line: a word that was broken there, or one that has it anyway.
-_BROKEN = re.compile(f"({_LETTERS})([-‐])\n({_LETTERS})")
+# From the beginning of a run of letters on, else long runs take quadratic time.
+_BROKEN = re.compile(f"(?<![^\\W\\d_])({_LETTERS})([-‐])\n({_LETTERS})")
 _BLANK_LINES = re.compile("\n{2,}")
 _BREAK_WITHOUT_SPACE = re.compile(f"(?<=\\w[-‐])\n(?=\\w)|(?<=[{_WIDE}])\n(?=[{_WIDE}])|\u00ad\n")
 

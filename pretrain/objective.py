@@ -51,6 +51,7 @@ class PretrainingObjective:
             sums[f"{name}_correct"] = (logits.argmax(-1) == labels).sum().float()
         if chosen is not None:
             logits, labels = parts["mlm"]
-            sums["chosen_loss"] = F.cross_entropy(logits, labels, reduction="none") @ chosen
-            sums["chosen_correct"] = (logits.argmax(-1) == labels).float() @ chosen
+            # No product of matrices, which autocast would compute in half precision.
+            sums["chosen_loss"] = (F.cross_entropy(logits, labels, reduction="none") * chosen).sum()
+            sums["chosen_correct"] = ((logits.argmax(-1) == labels) * chosen).sum()
         return sums

@@ -514,13 +514,26 @@ def test_a_data_set_is_read_once_and_later_from_its_copy(tmp_path):
     expected, digest = list(corpus.documents()), corpus.digest()
     [said] = corpus.fetch(tmp_path / "copies")
     assert "hub:set is on this machine now" in said
-    shutil.rmtree(tmp_path / "set")
-    assert list(corpus.documents()) == expected and corpus.digest() == digest
-    assert corpus.bytes_read == corpus.total_bytes == sum(f.stat().st_size for f in (tmp_path / "copies").iterdir())
+    [copy] = (tmp_path / "copies").iterdir()
+    written = copy.stat().st_mtime_ns
     # Another run finds the copy.
     (tmp_path / "copies" / "unfinished.tmp").write_bytes(b"cut")
     other.fetch(tmp_path / "copies")
+    (tmp_path / "copies" / "unfinished.tmp").unlink()
+    assert [*(tmp_path / "copies").iterdir()] == [copy] and copy.stat().st_mtime_ns == written
+    shutil.rmtree(tmp_path / "set")
+    assert list(corpus.documents()) == expected and corpus.digest() == digest
+    assert corpus.bytes_read == corpus.total_bytes == sum(f.stat().st_size for f in (tmp_path / "copies").iterdir())
     assert list(other.documents()) == expected
+
+
+def test_a_data_set_that_was_written_again_is_read_again(tmp_path):
+    first = Corpus([f"hub:{hub_set(tmp_path / 'set')}"])
+    first.fetch(tmp_path / "copies")
+    shutil.rmtree(tmp_path / "set")
+    again = Corpus([f"hub:{hub_set(tmp_path / 'set', rows=80)}"])
+    again.fetch(tmp_path / "copies")
+    assert len(list(first.documents())) == 600 and len(list(again.documents())) == 80
 
 
 def test_a_preparation_reads_a_data_set_once(tmp_path, monkeypatch):
@@ -675,3 +688,20 @@ def test_a_long_wrapped_text_is_cut_between_paragraphs_where_there_are_any(tmp_p
     words = [" ".join(each.lines) for each in found]
     assert " ".join(words).split() == (paragraph * 20).split()
     assert len(found) > 2 and all(text.endswith("one.") for text in words if blank)
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_a_file_without_rows_beside_a_large_one_is_passed_over(tmp_path, content):
+    (tmp_path / "large.jsonl").write_text(large(json.dumps({"text": "It was so. It was not so."}) + "\n"))
+    (tmp_path / "small.jsonl").write_text(content)
+    (tmp_path / "table.csv").write_text("id,text\n")
+    assert {each.source.partition(":")[0] for each in Corpus([str(tmp_path)]).documents()} == {"large.jsonl"}
+
+
+def test_what_ends_by_itself_is_not_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    (tmp_path / "a.txt").write_text("word " * 300 + "\n" + "word " * 400 + "\n")
+    for document in ("line", "file"):
+        corpus = Corpus([str(tmp_path / "a.txt")], document=document)
+        assert len(list(corpus.documents())) == 2
+        assert corpus.cuts == (document == "file")

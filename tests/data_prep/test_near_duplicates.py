@@ -42,6 +42,10 @@ def signatures(texts: list[list[str]]) -> np.ndarray:
     return np.stack([minhash(" ".join(words).encode()) for words in texts])
 
 
+def pairs_of(found: np.ndarray) -> np.ndarray:
+    return near_duplicates(found, np.arange(len(found)))
+
+
 def test_signatures_agree_as_often_as_windows_are_shared():
     for share in (0.005, 0.02, 0.05, 0.2):
         pairs = [(text(seed, 1_000), changed(text(seed, 1_000), share, seed + 999)) for seed in range(20)]
@@ -53,7 +57,7 @@ def test_signatures_agree_as_often_as_windows_are_shared():
 def test_nearly_all_pairs_above_the_threshold_are_found_and_none_far_below():
     originals = [text(seed) for seed in range(200)]
     copies = [changed(words, 0.01 + 0.0004 * seed, seed) for seed, words in enumerate(originals)]
-    found = {tuple(pair) for pair in near_duplicates(signatures(originals + copies)).tolist()}
+    found = {tuple(pair) for pair in pairs_of(signatures(originals + copies)).tolist()}
     similarity = {(seed, seed + 200): jaccard(originals[seed], copies[seed]) for seed in range(200)}
     clear = [pair for pair, share in similarity.items() if share > 0.65]
     assert len(clear) > 40 and sum(pair in found for pair in clear) >= 0.97 * len(clear)
@@ -62,7 +66,7 @@ def test_nearly_all_pairs_above_the_threshold_are_found_and_none_far_below():
 
 def test_every_one_of_many_copies_is_paired_with_one_before_it():
     copies = [changed(text(1), 0.01, seed) for seed in range(30)]
-    found = near_duplicates(signatures([text(2), *copies, text(3)]))
+    found = pairs_of(signatures([text(2), *copies, text(3)]))
     assert set(found[:, 1].tolist()) == set(range(2, 31))
     assert (found[:, 0] < found[:, 1]).all() and found.min() == 1
 
@@ -119,7 +123,7 @@ def test_no_near_duplicate_lies_on_the_other_side(tmp_path, groups):
     documents = documents_of(texts, groups=groups)
     kept = split_of(tmp_path, documents, SplitRules("keep"))
     role = split_of(tmp_path, documents, SplitRules("group")).role
-    alike = [(a, b) for a, b in near_duplicates(signatures(texts)).tolist() if jaccard(texts[a], texts[b]) > 0.6]
+    alike = [(a, b) for a, b in pairs_of(signatures(texts)).tolist() if jaccard(texts[a], texts[b]) > 0.6]
     assert len(alike) >= 290
     assert sum(kept.role[a] != kept.role[b] for a, b in alike) > 10
     assert sum(role[a] != role[b] for a, b in alike) == 0
@@ -159,6 +163,43 @@ def test_a_corpus_of_one_text_over_and_over_is_still_split_and_says_so(tmp_path)
     assert "too many to lie on one side" in found.sentences()[0]
 
 
+def test_many_alike_are_held_out_no_sooner_than_others(tmp_path):
+    """A tenth of the text is ten copies of each of some documents; about as much of what is held out is."""
+    texts = [text(seed, 60) for seed in range(1800)]
+    texts += [changed(text(10_000 + seed // 10, 60), 0.01, seed) for seed in range(200)]
+    found = split_of(tmp_path, documents_of(texts), SplitRules())
+    held_out = np.flatnonzero(found.role == VALIDATION)
+    assert found.arrangement.near_duplicates and len(held_out) > 80
+    assert (held_out >= 1800).mean() < 0.35
+
+
+def test_a_block_that_stands_in_every_file_does_not_join_the_files(tmp_path):
+    block, texts = text(5), []
+    for number in range(60):
+        texts += [block, *(text(100 * number + place) for place in range(10, 19))]
+    texts[-1] = changed(texts[1], 0.005, 1)
+    found = split_of(tmp_path, documents_of(texts, files=60), SplitRules())
+    assert found.arrangement.files and found.arrangement.near_duplicates
+    sides = [set(role[role < 2].tolist()) for role in found.role.reshape(60, 10)]
+    assert all(len(side) == 1 for side in sides) and sides[0] == sides[-1]
+
+
+def test_a_giant_is_no_reason_to_part_near_duplicates(tmp_path):
+    texts = [text(1, 60_000)] + [changed(text(10 + seed // 2), 0.01, seed) for seed in range(98)]
+    found = split_of(tmp_path, documents_of(texts), SplitRules())
+    sides = found.role[1:].reshape(49, 2)
+    assert (sides[:, 0] == sides[:, 1]).all() and 2 < (sides == VALIDATION).sum() < 60
+    assert "too many" not in found.sentences()[0]
+
+
+def test_what_is_near_a_validation_document_through_another_one_is_not_learned(tmp_path):
+    original = text(1)
+    first, second = changed(original, 0.02, 1), changed(original, 0.02, 2)
+    rest = [changed(original, 0.02, seed) for seed in range(3, 30)] + [text(seed) for seed in range(100, 110)]
+    found = split_of(tmp_path, documents_of([first, second, *rest]), SplitRules(), num_validation=2)
+    assert found.role.tolist() == [VALIDATION] * 2 + [NEAR_DUPLICATE] * 27 + [TRAIN] * 10
+
+
 def test_a_file_is_a_group_where_enough_files_can_be_held_out(tmp_path):
     texts = [text(seed) for seed in range(400)]
     found = split_of(tmp_path, documents_of(texts, files=40), SplitRules())
@@ -187,7 +228,7 @@ def test_memory_is_some_bytes_a_document(tmp_path):
     found.astype("<u4").tofile(tmp_path / "signatures")
     signed = read_signatures(tmp_path / "signatures")
     tracemalloc.start()
-    pairs = near_duplicates(signed)
+    pairs = pairs_of(signed)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(pairs) == 15_000

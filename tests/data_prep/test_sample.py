@@ -82,3 +82,13 @@ def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys):
     disk = int(re.search(r"disk +about ([\d,]+) MB", printed)[1].replace(",", "")) * 1e6
     size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert disk == pytest.approx(size, rel=0.2)
+
+
+def test_a_sample_of_one_file_is_split_whatever_is_to_stay_together(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    for number in range(3):
+        text = "\n\n".join(document(60, 100 * number + seed) for seed in range(100))
+        (tmp_path / "corpus" / f"{number}.txt").write_text(text)
+    prep = PrepSettings(corpus=(str(tmp_path / "corpus"),), document="blank-line", group_by="file", workers=1)
+    prepared, share = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    assert prepared.manifest["validation"]["documents"] > 0 and 0 < share < 0.5

@@ -183,3 +183,9 @@ def test_an_article_whose_words_were_broken_is_the_same_again():
         assert joined.replace("-", "").replace(" ", "") == article.replace("-", "").replace(" ", "")
         wrong += (Counter(article.split(" ")) - Counter(joined.split(" "))).total()
     assert broken > 2000 and wrong < 0.05 * broken
+
+
+def test_a_run_of_letters_takes_linear_time():
+    """A hundred thousand letters; at quadratic cost, minutes."""
+    lines = ["a line that ends with treat-", "ment and " + "ACGT" * 100_000, "goes on"]
+    assert unwrapped(lines)[0].startswith("a line that ends with treat-ment and ACGT")

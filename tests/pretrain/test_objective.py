@@ -156,6 +156,23 @@ def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
     assert run.counters.skipped == 0
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_sums_of_chosen_words_are_as_exact_as_those_of_all(prepared, model, precision):
+    """Hundreds of nats, added up in half precision, would be wrong by one or two."""
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples[:200])
+    chosen = torch.ones(len(batch.masked_labels))
+    chosen[::3] = 0.0
+    with Precision("cpu", precision)():
+        found = PretrainingObjective().score_sums(model, batch, torch.ones_like(chosen))
+        some, rest = (PretrainingObjective().score_sums(model, batch, each) for each in (chosen, 1 - chosen))
+    assert found["chosen_loss"].dtype == torch.float32 and float(found["mlm_loss"]) > 500
+    for name in ("loss", "correct"):
+        assert float(found[f"chosen_{name}"]) == pytest.approx(float(found[f"mlm_{name}"]), rel=1e-6)
+        together = float(some[f"chosen_{name}"]) + float(rest[f"chosen_{name}"])
+        assert together == pytest.approx(float(found[f"mlm_{name}"]), rel=1e-6)
+
+
 def test_a_step_is_the_same_however_it_is_divided(prepared, model):
     results = []
     for tokens in (10**9, 300, 1):
