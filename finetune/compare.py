@@ -59,7 +59,7 @@ def write_comparison(settings: FinetuneSettings, out: Path, dataset: Dataset, mo
     say(f"\n=== {TFIDF}, {MAJORITY}")
     models = models | run_baselines(settings, dataset)
     results = table_of(models, "test" if dataset.test else "validation")
-    table = comparison_table(results, settings.seeds)
+    table = comparison_table(results)
     write_text(out / "comparison.md", table)
     write_json(out / "results.json", results)
     say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
@@ -135,9 +135,10 @@ def difference(first: dict, other: dict) -> dict:
     return spread([a - b for a, b in zip(first["seeds"], others, strict=True)])
 
 
-def comparison_table(results: dict, num_seeds: int) -> str:
+def comparison_table(results: dict) -> str:
     """Markdown: a row a model with its results, and below what the first model has over each other one."""
     shown, reference = results["shown"], results["reference"]
+    num_seeds = len(results["models"][reference][shown]["loss"]["seeds"])
     cells = [[f"{shown} texts", *_COLUMNS, "learning rate"]]
     for name, found in results["models"].items():
         cells.append([name, *(score(found[shown][metric]) for metric in _COLUMNS.values()), _rate(found)])

@@ -145,10 +145,11 @@ def introduce(settings: FinetuneSettings) -> None:
     """Say what was chosen."""
     start = "from scratch, in the shape of" if settings.from_scratch else "from"
     rate = "a learning rate to be found" if settings.learning_rate == "search" else f"{settings.learning_rate:g}"
+    seeds = f", {settings.seeds} seeds of which the best is kept" if settings.seeds > 1 else ""
     say(
         f"Fine-tuning {start} {settings.model} for {settings.budget}: {settings.batch_size} texts a step, "
         f"{settings.optimizer} at {rate}, dropout {settings.dropout:g}, {settings.precision} on "
-        f"{settings.device}.\n{Machine.here(settings.device)}."
+        f"{settings.device}{seeds}.\n{Machine.here(settings.device)}."
     )
 
 

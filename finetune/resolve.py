@@ -27,6 +27,8 @@ MAY_DIFFER = {
 _RATE_AT_768, _RATE_AT_128 = 5e-5, 6e-4
 # Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to get to so many steps.
 _EPOCHS, _MOST_EPOCHS, _STEPS = 3, 30, 600
+# Seeds of a set that does not get to so many steps, where one may end far below another (docs/fine_tuning.md).
+_SEEDS_OF_FEW = 3
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
 
 
@@ -105,10 +107,14 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
-    """The settings with the budget for so many training texts, and an evaluation an epoch, ten at most."""
+    """The settings with budget and seeds for so many training texts, and an evaluation an epoch, ten at most."""
+    are_few = False
     if settings.budget == "auto":
         steps = math.ceil(num_texts / settings.batch_size)
+        are_few = _MOST_EPOCHS * steps < _STEPS
         settings = replace(settings, budget=f"{min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_STEPS / steps)))}epochs")
+    if settings.seeds == "auto":
+        settings = replace(settings, seeds=_SEEDS_OF_FEW if are_few else 1)
     if settings.evaluations == "auto":
         budget = Budget.parse(settings.budget)
         number = min(_MOST_EVALUATIONS, max(1, round(budget.amount))) if budget.unit == "epochs" else _EVALUATIONS

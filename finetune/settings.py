@@ -56,8 +56,9 @@ class FinetuneSettings(LoopSettings):
     show_text: Literal["yes", "no"] = "yes"
     """no: mistakes.md and messages name the places of texts, not the texts."""
 
-    seeds: int = 1
-    """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best."""
+    seeds: int | Literal["auto"] = "auto"
+    """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best. auto: 1, or
+    3 where --budget auto does not get to 600 steps."""
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
     metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
@@ -100,7 +101,7 @@ class FinetuneSettings(LoopSettings):
         super().__post_init__()
         for name in ("seeds", "patience"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value not in (None, "auto") and value < 1:
                 raise FinetuneError(f"--{name} {value} is less than 1: give a positive number")
         if not 0 <= self.hidden_layers <= 8:
             raise FinetuneError(f"--hidden-layers {self.hidden_layers} is out of range: give 0 to 8")

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -277,13 +278,17 @@ def test_built_in_texts_are_split_three_ways(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("texts", "epochs", "evaluations"),
-    [(14_778, 3, 3), (6_400, 3, 3), (4_910, 4, 4), (2_000, 10, 10), (900, 21, 10), (450, 30, 10), (3, 30, 10)],
-)
-def test_a_small_set_is_learned_for_more_epochs(texts, epochs, evaluations):
-    """600 steps of 32 texts, from 3 to 30 epochs, with an evaluation each, but at most 10."""
+    ("texts", "epochs", "evaluations", "seeds"),
+    [
+        (14_778, 3, 3, 1), (6_400, 3, 3, 1), (4_910, 4, 4, 1), (2_000, 10, 10, 1), (900, 21, 10, 1), (609, 30, 10, 1),
+        (608, 30, 10, 3), (450, 30, 10, 3), (3, 30, 10, 3),
+    ],
+)  # fmt: skip
+def test_a_small_set_is_learned_for_more_epochs(texts, epochs, evaluations, seeds):
+    """600 steps of 32 texts, from 3 to 30 epochs, with an evaluation each, but at most 10; 3 seeds where 30 epochs are
+    fewer steps."""
     found = with_budget(FinetuneSettings(), texts)
-    assert (found.budget, found.evaluations) == (f"{epochs}epochs", evaluations)
+    assert (found.budget, found.evaluations, found.seeds) == (f"{epochs}epochs", evaluations, seeds)
 
 
 @pytest.mark.parametrize(("width", "rate"), [(128, 6e-4), (256, 2.3e-4), (512, 8.8e-5), (768, 5e-5), (1024, 3.4e-5)])
@@ -293,5 +298,7 @@ def test_the_learning_rate_falls_with_the_width(width, rate):
 
 
 def test_what_was_asked_is_not_changed_by_the_number_of_texts():
-    asked = FinetuneSettings(budget="500steps", evaluations=7)
+    asked = FinetuneSettings(budget="500steps", evaluations=7, seeds=2)
     assert with_budget(asked, 10) == asked
+    assert with_budget(replace(asked, seeds="auto"), 10).seeds == 1
+    assert with_budget(FinetuneSettings(seeds=1), 10).seeds == 1
