@@ -5,7 +5,7 @@
         --texts sick.train.jsonl sick.validation.jsonl sick.test.jsonl
 
 Every training is that of `finetune.run` with its defaults but for the rate (given as it is, or as "auto"), without
-restarts: a seed that learned nothing is counted. Of a set so small that a run trains three seeds, seeds 1 to 3, 4 to 6
+restarts: a seed that learned nothing is counted. Of a set so small that a run trains five seeds, seeds 1 to 5, 6 to 10
 and so on are a run, and the table has what these runs keep too. All rows get their first seed before any gets its
 second; what was measured before is not measured again. About a minute for a training of 650 steps with 4 layers x 128
 on one core.

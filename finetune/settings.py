@@ -58,7 +58,7 @@ class FinetuneSettings(LoopSettings):
 
     seeds: int | Literal["auto"] = "auto"
     """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best. auto: 1, or
-    3 where --budget auto does not get to 600 steps."""
+    5 where --budget auto does not get to 600 steps."""
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
     metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
