@@ -200,7 +200,7 @@ class Results:
             "test": combined(test) if self.dataset.test else None,
             "labels": self.dataset.labels,
             "per_class": {self.shown: per_class(self.gold, self.probabilities, self.dataset.labels)},
-            "majority": {self.shown: self._majority()},
+            "majority": self._majority(),
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
             "learning_rate": self.settings.learning_rate,
@@ -212,10 +212,12 @@ class Results:
             "data": self.best["data"],
         }
 
-    def _majority(self) -> float:
-        """The accuracy of always answering with the most frequent class of the training texts."""
-        train = np.bincount(task.classes(self.dataset.train, self.dataset.labels))
-        return float((self.gold == train.argmax()).mean())
+    def _majority(self) -> dict[str, float]:
+        """The accuracy of always answering with the most frequent class of the training texts, on held-out ones."""
+        labels = self.dataset.labels
+        answer = np.bincount(task.classes(self.dataset.train, labels)).argmax()
+        held_out = {"validation": self.dataset.validation, "test": self.dataset.test}
+        return {name: float((task.classes(rows, labels) == answer).mean()) for name, rows in held_out.items() if rows}
 
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
@@ -227,7 +229,13 @@ class Results:
 
     def _say(self, results: dict, matrix: np.ndarray) -> None:
         say(f"\n{report.scores_table(results['validation'], results['test'])}")
-        say(f"always the most frequent class: {self.shown} accuracy {results['majority'][self.shown]:.3f}")
+        majority = results["majority"]
+        say(f"always the most frequent class: {self.shown} accuracy {majority[self.shown]:.3f}")
+        if self.best["validation"]["accuracy"] <= majority["validation"]:
+            say(
+                "The model that is kept is no more accurate on the validation texts than that: "
+                f"{self.best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
+            )
         which = f"seed {self.best['seed']}, the best on the validation texts" if self.settings.seeds > 1 else "by class"
         if len(self.dataset.labels) <= MOST_CLASSES_SHOWN:
             say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")

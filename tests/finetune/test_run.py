@@ -113,6 +113,21 @@ def test_it_learns_what_can_be_learned(finished):
     assert "test.jsonl:1" in (finished / "mistakes.md").read_text()
 
 
+def test_a_model_no_more_accurate_than_the_most_frequent_class_says_so(given, texts, tmp_path, capsys):
+    """All three classes are equally frequent but for the labels that were made wrong."""
+    sentence = "is no more accurate on the validation texts than that: 0.333 beside 0.333"
+    assert main(given(tmp_path / "none", budget="3steps", learning_rate=1)) == 0
+    assert sentence in capsys.readouterr().out
+    found = results_of(tmp_path / "none")
+    labels = {name: [json.loads(line)["label"] for line in open(path)] for name, path in texts.items()}
+    answer = min(set(labels["train"]), key=lambda label: (-labels["train"].count(label), label))
+    assert found["majority"] == {
+        name: pytest.approx(labels[name].count(answer) / len(labels[name])) for name in ("validation", "test")
+    }
+    assert main(given(tmp_path / "some")) == 0
+    assert sentence not in capsys.readouterr().out
+
+
 def test_the_best_seed_by_the_metric_becomes_final(finished):
     found = results_of(finished)
     losses = found["validation"]["loss"]["seeds"]
