@@ -14,6 +14,8 @@ from pretrain.device import moved
 from pretrain.objective import PretrainingObjective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+# A process that traces takes ten seconds.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

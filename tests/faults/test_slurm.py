@@ -95,6 +95,7 @@ def test_a_job_with_a_mistake_is_not_requeued(submit, tmp_path):
     assert not requeued(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_whose_process_is_killed_is_not_requeued(submit, job, tmp_path):
     """For want of memory, say: it would be killed again."""
     seen = Seen(tmp_path / "runs" / "notes", job)

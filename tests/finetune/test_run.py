@@ -203,7 +203,7 @@ def test_more_seeds_train_only_those_that_are_new(given, tmp_path, capsys):
 
 def test_of_a_small_set_the_best_of_five_seeds_is_kept(given, tmp_path, capsys):
     out = tmp_path / "run"
-    assert main(given(out, budget="auto")) == 0
+    assert main(given(out, budget="auto", batch_size=48)) == 0
     assert "for 30epochs" in (said := capsys.readouterr().out) and "5 seeds of which the best is kept" in said
     found = results_of(out)
     assert len(found["validation"]["loss"]["seeds"]) == 5
