@@ -208,6 +208,9 @@ def test_of_a_small_set_the_best_of_five_seeds_is_kept(given, tmp_path, capsys):
     found = results_of(out)
     assert len(found["validation"]["loss"]["seeds"]) == 5
     assert weights(out / "final") == weights(out / f"seed-{found['best_seed']}" / "model")
+    # The number that was chosen is part of the run.
+    assert main(given(out, budget="auto", batch_size=48)) == 0
+    assert "holds this run, finished" in capsys.readouterr().out and results_of(out) == found
 
 
 def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
