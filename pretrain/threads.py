@@ -5,20 +5,66 @@ of what one does alone; where none has, they do up to twice as much (measured: d
 numbers of threads differ in their last bits, so budgets that are counted, which can be repeated to the bit, keep them.
 """
 
+import os
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import torch
 
-# A rate means something after a second and two steps.
+# A rate means something after a second and two steps, or after two seconds.
 _SECONDS, _STEPS = 1.0, 2
-# Seconds until the first trial, and at most; and how many times as long as a trial the pause after it is, at least.
+# Seconds until a trial after a change, and at most; and how many times as long as a trial the pause after it is, at
+# least.
 _SOONEST, _LATEST, _PAUSES = 5.0, 120.0, 20
 # By what factor another number must be faster; at what share of the rate it is given up at once; and what share of the
 # usual rate is so little that another number is tried at once.
 _BETTER, _HOPELESS, _SLOW = 1.1, 0.5, 0.7
+# How idle the core of another thread must have been for that number to be tried.
+_ROOM = 0.5
+
+
+class IdleCores:
+    """How many of the cores that this process may use are idle, by Linux's counters of each core's time (proc(5)).
+
+    Args:
+        path: the file of these counters.
+    """
+
+    def __init__(self, path: Path = Path("/proc/stat")):
+        self._path = path
+        self._before = self._times()
+
+    def __call__(self) -> float | None:
+        """Since the last call, on average; None where the system does not say.
+
+        Time of programs that give way to others (`nice`) counts as idle, time that a hypervisor took away does not.
+        """
+        before, self._before = self._before, self._times()
+        shares = []
+        for core, (idle, total) in self._before.items():
+            idle_before, total_before = before.get(core, (idle, total))
+            if total <= total_before:
+                return None
+            shares.append((idle - idle_before) / (total - total_before))
+        return sum(shares) if shares else None
+
+    def _times(self) -> dict[int, tuple[int, int]]:
+        """Core -> ticks in which it was idle, ticks in all."""
+        try:
+            lines = [line.split() for line in self._path.read_text(encoding="ascii").splitlines()]
+            mine = os.sched_getaffinity(0)
+        except (OSError, AttributeError):
+            return {}
+        times = {}
+        for name, *columns in filter(None, lines):
+            core = name.removeprefix("cpu")
+            if core != name and core.isdigit() and int(core) in mine:
+                user, nice, system, idle, waiting, *rest = map(int, columns[:8])
+                times[int(core)] = nice + idle + waiting, user + nice + system + idle + waiting + sum(rest)
+        return times
 
 
 class Window:
@@ -42,7 +88,7 @@ class Window:
     @property
     def is_long(self) -> bool:
         """Whether its rate means something."""
-        return self.seconds >= _SECONDS and self.steps >= _STEPS
+        return self.seconds >= _SECONDS * (1 if self.steps >= _STEPS else 2)
 
     @property
     def rate(self) -> float:
@@ -53,17 +99,22 @@ class Window:
 class Threads:
     """The number of threads, while steps are taken: now and then another number is tried for a second.
 
-    As a context: at its end there are as many as at first.
+    More are tried only where there are idle cores for them. As a context: at its end there are as many as at first.
 
     Args:
         most: threads at first, and at most.
         may_change: False: they stay as they are.
         use: what sets the number of threads.
+        idle: how many cores were idle since it was last asked, or None where that is not known.
     """
 
-    def __init__(self, most: int, may_change: bool = True, use: Callable[[int], None] = torch.set_num_threads):
+    def __init__(self, most: int, may_change: bool = True, use: Callable[[int], None] = torch.set_num_threads,
+                 idle: Callable[[], float | None] | None = None):  # fmt: skip
         self.most, self.may_change, self._use = most, may_change and most > 1, use
+        self._idle = idle or IdleCores()
         self._choose(most, usual=0.0)
+        # The first trial comes at once: beside another program the threads of the start are the worst choice.
+        self._pause, self._window = 0.0, Window(skipped=1)
 
     def __enter__(self) -> Self:
         return self
@@ -93,9 +144,14 @@ class Threads:
         if self._window.is_long:
             self._rate, self._window = self._window.rate, Window()
             self._usual = max(self._usual, self._rate)
+            idle = self._idle()
             if self._since >= self._pause or self._rate < _SLOW * self._usual:
-                self._tried, self._window = next(self._others), Window(skipped=1)
-                self._use(self._tried)
+                self._try(next(self._others), idle)
+
+    def _try(self, number: int, idle: float | None) -> None:
+        if idle is None or idle >= _ROOM * (number - self.number):
+            self._tried, self._window = number, Window(skipped=1)
+            self._use(number)
 
     def _choose(self, number: int, usual: float) -> None:
         """Go on with this number, which is in use."""

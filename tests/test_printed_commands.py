@@ -35,7 +35,9 @@ def commands():
             given = tuple(shlex.split(arguments))
             if (module, given) not in seen:
                 seen.add((module, given))
-                yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}")
+                # It reads the whole built-in corpus.
+                marks = [pytest.mark.slow] if (module, given) == ("pretrain.run", ()) else []
+                yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}", marks=marks)
 
 
 def run(module, given):

@@ -35,6 +35,7 @@ def documents(read):
     return [tuple(pair) for pair in read["documents"]]
 
 
+@pytest.mark.slow
 def test_there_are_about_ten_megabytes_of_documentation(documents):
     assert 5e6 < sum(len(text) for _, text in documents) < 30e6
     names = [name for name, _ in documents]
@@ -47,11 +48,13 @@ def test_there_are_about_ten_megabytes_of_documentation(documents):
     } <= set(names)
 
 
+@pytest.mark.slow
 def test_no_tests_and_no_vendored_code(documents):
     parts = Counter(part for name, _ in documents for part in name.split("."))
     assert not parts.keys() & {"tests", "testing", "_vendor", "site-packages"}
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same_in_the_same_order(documents, monkeypatch):
     monkeypatch.setattr(builtin, "PACKAGES", ("datasets",))
     builtin._modules.cache_clear()
@@ -61,6 +64,7 @@ def test_another_process_reads_the_same_in_the_same_order(documents, monkeypatch
     builtin._modules.cache_clear()
 
 
+@pytest.mark.slow
 def test_docstrings_are_those_python_itself_shows(documents):
     text = " ".join(dict(documents)["argparse"].split())
     tree = ast.parse(open(os.path.join(os.path.dirname(os.__file__), "argparse.py"), encoding="utf-8").read())
@@ -148,6 +152,7 @@ def test_wrapped_lines_are_joined_and_code_lists_and_fields_are_not():
     ]
 
 
+@pytest.mark.slow
 def test_labelled_texts_do_not_name_their_package(read):
     labelled = [tuple(pair) for pair in read["labelled"]]
     labels = Counter(label for _, label in labelled)

@@ -65,6 +65,7 @@ def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):
     assert prepared.manifest["train"]["documents"] + prepared.manifest["validation"]["documents"] == 6
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys):
     texts = [document(700, seed) for seed in range(120)]
     assert sum(map(len, texts)) > 2 * SAMPLE_BYTES

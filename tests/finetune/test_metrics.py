@@ -11,7 +11,7 @@ import sklearn.metrics as reference
 
 from finetune.metrics import METRICS, combined, confusion, per_class, scores, spread
 
-CASES = 1000
+CASES = 400
 
 
 def random_case(seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -168,6 +168,7 @@ def training_rows(out):
     return [row for row in rows(out) if "learning_rate" in row]
 
 
+@pytest.mark.slow
 def test_a_stable_schedule_is_extended_as_if_the_budget_had_been_larger_from_the_start(prepared, tmp_path, capsys):
     stable = {"schedule": "warmup-stable-decay"}
     out, expected = tmp_path / "extended", tmp_path / "expected"

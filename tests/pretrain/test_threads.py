@@ -1,11 +1,13 @@
 """How the number of threads follows what else runs: on machines of which only the speeds are known."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.threads import Threads
+from pretrain.threads import IdleCores, Threads
 
 TOKENS = 7_000
 
@@ -14,11 +16,14 @@ class Trainer:
     """Takes steps on a machine that computes so many tokens a second, by the number of threads."""
 
     def __init__(self, most=2, may_change=True):
-        self.in_use = most
-        self.threads = Threads(most, may_change, self.use)
+        self.in_use, self.free = most, None
+        self.threads = Threads(most, may_change, self.use, self.idle)
 
     def use(self, number):
         self.in_use = number
+
+    def idle(self):
+        return None if self.free is None else max(0.0, self.free - self.in_use)
 
     def train(self, seconds, speeds):
         """Tokens a second that are reached."""
@@ -44,6 +49,49 @@ def test_beside_another_program_nearly_the_rate_of_one_thread_is_reached():
     assert Trainer().train(3600, BESIDE) > 0.93 * BESIDE[1]
 
 
+def test_where_idle_cores_are_known_only_the_first_steps_beside_another_program_are_lost():
+    trainer = Trainer()
+    trainer.free = 1
+    assert trainer.train(75, BESIDE) > 0.91 * BESIDE[1]
+    assert trainer.train(240, BESIDE) == pytest.approx(BESIDE[1])
+
+
+def test_a_core_that_becomes_idle_is_used_within_seconds():
+    trainer = Trainer()
+    trainer.free = 1
+    trainer.train(600, BESIDE)
+    trainer.free = 2
+    assert trainer.train(30, ALONE) > 0.9 * ALONE[2]
+    assert trainer.threads.number == 2
+
+
+def counters(folder, ticks):
+    """A file as the kernel writes it; `ticks`: core -> user, nice, system, idle, waiting, irq, softirq, steal."""
+    lines = ["cpu  1 2 3 4 5 6 7 8 0 0"]
+    lines += [f"cpu{core} {' '.join(map(str, numbers))} 0 0" for core, numbers in ticks.items()]
+    (folder / "stat").write_text("\n".join([*lines, "intr 7 0 0", "", "ctxt 5"]))
+    return folder / "stat"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the cores of a process are known on Linux")
+def test_idle_cores_are_those_of_this_process_that_nothing_needs(tmp_path):
+    core = min(os.sched_getaffinity(0))
+    other = max(os.sched_getaffinity(0)) + 1
+    idle = IdleCores(counters(tmp_path, {core: [0] * 8, other: [0] * 8}))
+    assert idle() is None, "no time has passed"
+    # A fifth for others that give way, idle or waiting for a disk; the rest at work, or with another machine.
+    counters(tmp_path, {core: [30, 5, 20, 10, 5, 5, 5, 20], other: [0, 0, 0, 100, 0, 0, 0, 0]})
+    assert idle() == pytest.approx(0.2)
+    counters(tmp_path, {core: [30, 5, 20, 60, 5, 5, 5, 20], other: [0, 0, 0, 100, 0, 0, 0, 0]})
+    assert idle() == 1.0
+
+
+def test_idle_cores_are_unknown_without_counters(tmp_path):
+    idle = IdleCores(tmp_path / "stat")
+    assert idle() is None
+    assert idle() is None
+
+
 def test_a_program_that_comes_and_goes_is_followed():
     trainer = Trainer()
     trainer.train(60, ALONE)
@@ -63,13 +111,14 @@ def test_a_machine_that_is_slower_for_any_number_of_threads_is_left_in_peace():
     assert trainer.threads.number == 2
 
 
-@given(cores=st.sampled_from([2, 3, 4, 8, 16]), taken=st.integers(0, 4))
-@settings(max_examples=30)
-def test_of_many_cores_those_that_others_take_are_left_to_them(cores, taken):
+@given(cores=st.sampled_from([2, 3, 4, 8, 16]), taken=st.integers(0, 4), known=st.booleans())
+@settings(max_examples=60)
+def test_of_many_cores_those_that_others_take_are_left_to_them(cores, taken, known):
     """A thread beside another program has half a core, and all wait for it."""
     free = max(1, cores - taken)
     speeds = {n: 10_000 * (n if n <= free else n / 2) for n in range(1, cores + 1)}
     trainer = Trainer(cores)
+    trainer.free = free if known else None
     trainer.train(3000, speeds)
     assert speeds[trainer.threads.number] >= 0.75 * max(speeds.values())
 
