@@ -66,13 +66,13 @@ def main() -> int:
 
 
 def trained(cell: Cell, seed: int, given) -> dict:
-    """What a training reached: {"test", "validation": accuracy, "judged": by what the best seed of a run is the lowest,
-    "seeds": of a run, "learned_nothing", "learning_rate", "seconds"}."""
+    """What a training reached: {"test": accuracy, "validation": scores, "validation_texts": their number, "seeds": of a
+    run, "learned_nothing", "learning_rate", "seconds"}."""
     from finetune.dataset import read_dataset
     from finetune.finetuning import prepare
     from finetune.resolve import resolve, with_budget
     from finetune.settings import FinetuneSettings
-    from finetune.training import SeedTraining, judge
+    from finetune.training import SeedTraining
     from pretrain.distributed import World
     from pretrain.interruption import Interruption
 
@@ -93,8 +93,8 @@ def trained(cell: Cell, seed: int, given) -> dict:
         found = training.results()
     return {
         "test": found["test"]["accuracy"],
-        "validation": found["validation"]["accuracy"],
-        "judged": judge(found["validation"], settings.metric),
+        "validation": found["validation"],
+        "validation_texts": len(dataset.validation),
         "seeds": settings.seeds,
         "learned_nothing": found["learned_nothing"],
         "learning_rate": found["learning_rate"],
@@ -123,9 +123,12 @@ def markdown(table: Table, cells: list[Cell], seeds: int) -> str:
 
 def kept_of(rows: list[dict]) -> list[float]:
     """The test accuracy of the seed that each whole run keeps, of runs of as many seeds as the set gets."""
-    size = rows[0]["seeds"]
+    from finetune.settings import FinetuneSettings
+    from finetune.training import best_of
+
+    size, texts = rows[0]["seeds"], rows[0]["validation_texts"]
     runs = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
-    return [min(run, key=lambda row: row["judged"])["test"] for run in runs]
+    return [best_of(run, FinetuneSettings.metric, texts)["test"] for run in runs]
 
 
 if __name__ == "__main__":

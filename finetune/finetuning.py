@@ -33,7 +33,7 @@ from .rate_search import RateSearch
 from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneSettings
 from .tasks import classification as task
-from .training import Material, SeedTraining, judge
+from .training import Material, SeedTraining, best_of
 
 # With more classes results.json has the scores of each.
 MOST_CLASSES_SHOWN = 50
@@ -82,7 +82,7 @@ def run_seeds(
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
         found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
-    best = min(found, key=lambda results: judge(results["validation"], settings.metric))
+    best = best_of(found, settings.metric, len(dataset.validation))
     return world.first(lambda: Results(settings, out, dataset, found, best, tried).write())
 
 
@@ -236,7 +236,7 @@ class Results:
                 "The model that is kept is no more accurate on the validation texts than that: "
                 f"{self.best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
             )
-        which = f"seed {self.best['seed']}, the best on the validation texts" if self.settings.seeds > 1 else "by class"
+        which = f"seed {self.best['seed']}, which is kept" if self.settings.seeds > 1 else "by class"
         if len(self.dataset.labels) <= MOST_CLASSES_SHOWN:
             say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")
         say(f"\n{report.confusion_table(matrix, self.dataset.labels)}")

@@ -62,7 +62,7 @@ class FinetuneSettings(LoopSettings):
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
     metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
-    """What the best epoch and the best seed are chosen by, on the validation texts."""
+    """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones."""
     patience: int | None = None
     """Stop after so many evaluations without a better one."""
     class_weights: Literal["none", "balanced"] = "none"

@@ -1,6 +1,7 @@
 """One seed: from the pretrained model to its results on the validation and the test texts."""
 
 import json
+import math
 import os
 import shutil
 import time
@@ -41,6 +42,8 @@ from .tasks import classification as task
 
 # Seconds of a time budget kept for the last checkpoint.
 _SAVING = 1.0
+# Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
+_AS_GOOD = 0.5
 _ANOTHER_RUN = "was trained on other texts, with others held back, or from another model: give another --out"
 
 
@@ -59,6 +62,23 @@ def judge(results: dict[str, float], metric: str) -> list[float]:
     """Validation results as numbers of which the lowest are best: the metric, and the loss where that is equal."""
     value = results[metric]
     return [value if metric == "loss" else -value, results["loss"]]
+
+
+def best_of(seeds: Sequence[dict], metric: str, num_texts: int) -> dict:
+    """The seed to keep: of those as good as the best one on the validation texts, the one of the lowest loss there.
+
+    As good is what is not half a standard error worse: on a few dozen texts the differences between seeds are mostly
+    chance, and the loss has less of it (compare the one-standard-error rule of Breiman et al. 1984, section 3.4.3).
+
+    Args:
+        seeds: the results of each; "validation" has its scores.
+        num_texts: how many validation texts there are.
+    """
+    best = min((seed["validation"] for seed in seeds), key=lambda scores: judge(scores, metric))
+    if metric != "loss":
+        least = best[metric] - _AS_GOOD * math.sqrt(best["accuracy"] * (1 - best["accuracy"]) / num_texts)
+        seeds = [seed for seed in seeds if seed["validation"][metric] >= least]
+    return min(seeds, key=lambda seed: seed["validation"]["loss"])
 
 
 class SeedTraining:

@@ -6,6 +6,7 @@ numbers of threads differ in their last bits, so budgets that are counted, which
 """
 
 import os
+import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -22,8 +23,9 @@ _SOONEST, _LATEST, _PAUSES = 5.0, 120.0, 20
 # By what factor another number must be faster; at what share of the rate it is given up at once; and what share of the
 # usual rate is so little that another number is tried at once.
 _BETTER, _HOPELESS, _SLOW = 1.1, 0.5, 0.7
-# How idle the core of another thread must have been for that number to be tried.
-_ROOM = 0.5
+# How idle the core of another thread must have been for that number to be tried; and for how many seconds it is looked
+# which cores are idle before the first step.
+_ROOM, _LOOK = 0.5, 0.2
 
 
 class IdleCores:
@@ -99,7 +101,8 @@ class Window:
 class Threads:
     """The number of threads, while steps are taken: now and then another number is tried for a second.
 
-    More are tried only where there are idle cores for them. As a context: at its end there are as many as at first.
+    More are tried only where there are idle cores for them. As a context: it sets out with as many as there are idle
+    cores for, and at its end there are as many as before.
 
     Args:
         most: threads at first, and at most.
@@ -112,11 +115,15 @@ class Threads:
                  idle: Callable[[], float | None] | None = None):  # fmt: skip
         self.most, self.may_change, self._use = most, may_change and most > 1, use
         self._idle = idle or IdleCores()
-        self._choose(most, usual=0.0)
-        # The first trial comes at once: beside another program the threads of the start are the worst choice.
-        self._pause, self._window = 0.0, Window(skipped=1)
+        self._begin(most)
 
     def __enter__(self) -> Self:
+        if self.may_change:
+            self._idle()
+            time.sleep(_LOOK)
+            idle = self._idle()
+            self._begin(self.most if idle is None else max(1, min(self.most, round(idle))))
+            self._use(self.number)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -152,6 +159,11 @@ class Threads:
         if idle is None or idle >= _ROOM * (number - self.number):
             self._tried, self._window = number, Window(skipped=1)
             self._use(number)
+
+    def _begin(self, number: int) -> None:
+        """Set out with this number; the first trial comes at once, as nothing is known yet."""
+        self._choose(number, usual=0.0)
+        self._pause, self._window = 0.0, Window(skipped=1)
 
     def _choose(self, number: int, usual: float) -> None:
         """Go on with this number, which is in use."""

@@ -56,6 +56,14 @@ def test_where_idle_cores_are_known_only_the_first_steps_beside_another_program_
     assert trainer.train(240, BESIDE) == pytest.approx(BESIDE[1])
 
 
+@pytest.mark.parametrize(("idle", "number"), [(None, 4), (3.9, 4), (2.2, 2), (0.0, 1), (7.0, 4)])
+def test_it_sets_out_with_as_many_threads_as_there_are_idle_cores_for(idle, number):
+    used = []
+    with Threads(4, use=used.append, idle=lambda: idle) as threads:
+        assert threads.number == used[-1] == number
+    assert used[-1] == 4
+
+
 def test_a_core_that_becomes_idle_is_used_within_seconds():
     trainer = Trainer()
     trainer.free = 1
