@@ -48,7 +48,7 @@ class Text:
 
     def documents(self, megabytes: float) -> Iterator[list[str]]:
         """The lines of the first documents, up to so many megabytes."""
-        from data_prep.corpus import Corpus
+        from data_prep.text.corpus import Corpus
 
         used = 0
         for document in Corpus([str(self.path)], document="blank-line", line=self.line_rule).documents():
@@ -65,7 +65,7 @@ def main() -> int:
     made.add_argument("--copies", type=int, default=1, help="how often the text stands in the file (default: 1)")
     given = made.parse_args()
     from data_prep.errors import UserError
-    from data_prep.wordpiece import WordPieceTokenizer
+    from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
     minutes = given.minutes / 10 if given.quick else given.minutes
     given.results.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def every_copy(corpus, copies: int, megabytes: float) -> Iterator[tuple[int, lis
 
 def write_text(paths: list[str], folder: Path, copies: int, megabytes: float) -> Text:
     """Write the documents of a corpus, so many times, as one file of about so many megabytes at most."""
-    from data_prep.corpus import Corpus
+    from data_prep.text.corpus import Corpus
 
     corpus, path = Corpus(paths), folder / "text.txt"
     with path.open("w", encoding="utf-8") as file:
@@ -161,7 +161,7 @@ def summary(found: list[dict]) -> dict:
 
 def peer(name: str, text: Text, tokenizer) -> Callable[[], dict]:
     """A function of `tokenizers` as a side, fed as it likes best."""
-    from data_prep.wordpiece import build_tokenizer
+    from data_prep.vocabulary.wordpiece import build_tokenizer
 
     bare = build_tokenizer(
         tokenizer.vocabulary, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.split_chinese

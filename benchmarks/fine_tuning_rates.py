@@ -73,8 +73,8 @@ def trained(cell: Cell, seed: int, given) -> dict:
     from finetune.resolve import resolve, with_budget
     from finetune.settings import FinetuneSettings
     from finetune.training import SeedTraining
-    from pretrain.distributed import World
-    from pretrain.interruption import Interruption
+    from pretrain.engine.distributed import World
+    from pretrain.engine.interruption import Interruption
 
     settings = FinetuneSettings(
         model=cell.model,

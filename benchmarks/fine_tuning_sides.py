@@ -32,8 +32,8 @@ def train(job: dict) -> dict:
     from finetune.tasks import classification as task
     from pretrain.batches import Batches, Position
     from pretrain.build import bare_run
-    from pretrain.checkpoint import save_model_folder
-    from pretrain.distributed import World
+    from pretrain.engine.checkpoint import save_model_folder
+    from pretrain.engine.distributed import World
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     tokenizer, encoded = encode(settings, rows)
@@ -73,7 +73,7 @@ def encode(settings, rows: dict) -> tuple:
     """The tokenizer, and the ids of every part by name."""
     import numpy as np
 
-    from data_prep.wordpiece import WordPieceTokenizer
+    from data_prep.vocabulary.wordpiece import WordPieceTokenizer
     from finetune.data import encode_texts
 
     tokenizer = WordPieceTokenizer.load(settings.model)
@@ -89,7 +89,7 @@ def accuracy(model, encoded, tokenizer, run) -> float:
     """The share of right classes."""
     from finetune.data import BatchMaker
     from finetune.inference import probabilities
-    from pretrain.distributed import World
+    from pretrain.engine.distributed import World
 
     found = probabilities(model, BatchMaker(encoded, tokenizer, 2048), run.precision, World())
     return float((found.argmax(1) == encoded.labels()).mean())

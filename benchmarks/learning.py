@@ -37,7 +37,7 @@ from learning_report import COLUMNS, DEFAULT, PEER, draw, findings
 from table import Table, code, machine, parser
 from timed_training import Terms, ours
 
-from data_prep import command_line
+from data_prep.console import command_line
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from pretrain.resolve import resolve

@@ -63,7 +63,7 @@ def measure(prepared, preset: str, length: int, seconds: float) -> dict:
     """One row: a third of the time for one core, the rest for steps."""
     from data_prep.settings import ExampleSettings
     from pretrain.build import make_data, make_objective
-    from pretrain.distributed import World
+    from pretrain.engine.distributed import World
     from pretrain.resolve import automatic_batch_size, resolve
     from pretrain.settings import PretrainSettings
 
@@ -100,7 +100,7 @@ def one_core(stream, maker, batch_size: int, seconds: float) -> tuple[dict, floa
 def one_buffer(stream, maker, batch_size: int, epoch: int) -> tuple[int, float, float]:
     """Tokens, seconds, and seconds until the first batch is drawn, of the first buffer of an epoch."""
     from pretrain.batches import Batches, Position
-    from pretrain.distributed import World
+    from pretrain.engine.distributed import World
 
     batches = Batches(stream, maker, batch_size, Position(epoch=epoch), World())
     tokens = 0
@@ -140,7 +140,7 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
 
     from pretrain.batches import Position
     from pretrain.build import bare_run, freeze_unused, make_model
-    from pretrain.distributed import World
+    from pretrain.engine.distributed import World
 
     model = make_model(settings, prepared)
     freeze_unused(model, objective)

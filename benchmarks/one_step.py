@@ -3,8 +3,8 @@
 import time
 
 from pretrain.batches import Batches
-from pretrain.step import step
-from pretrain.training_run import Run
+from pretrain.engine.run import Run
+from pretrain.engine.step import step
 
 
 def train_one(run: Run, batches: Batches) -> float:

@@ -168,7 +168,7 @@ def main() -> int:
     made.add_argument("--results", type=Path, default=DEFAULT_FOLDER, help=f"folder that keeps finished rows (default: "
                       f"{DEFAULT_FOLDER})")  # fmt: skip
     given = made.parse_args()
-    from data_prep.wordpiece import WordPieceTokenizer
+    from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
     tokenizer = WordPieceTokenizer.load(given.tokenizer)
     given.results.mkdir(parents=True, exist_ok=True)
@@ -192,8 +192,8 @@ def main() -> int:
 
 def write_sentences(paths: list[str], path: Path, megabytes: float) -> Text:
     """Write the first documents of a corpus, a sentence a line, a blank line after each document."""
-    from data_prep.corpus import Corpus
-    from data_prep.sentences import split
+    from data_prep.text.corpus import Corpus
+    from data_prep.text.sentences import split
 
     corpus, used = Corpus(paths), 0
     with path.open("w", encoding="utf-8") as file:
@@ -250,7 +250,7 @@ def timed_original(text: Text, script: Path, folder: Path) -> dict:
 
 def ours(text: Text, tokenizer) -> Made:
     """Our examples of an epoch, all documents in one shard."""
-    from data_prep.pairs import pairs
+    from data_prep.examples.pairs import pairs
     from data_prep.prepared import Shard
 
     encoded = [[ids for ids in tokenizer.encode(lines) if ids] for lines in documents_of(text.path)]

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream, Position
-from pretrain.device import Precision
+from pretrain.engine.device import Precision
+from pretrain.engine.optimizer import Schedule
 from pretrain.objective import PretrainingObjective
-from pretrain.optimizer import Schedule
 from pretrain.settings import PretrainSettings
 
 WARMUP = 0.1

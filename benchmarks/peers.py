@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from model import BertForPreTraining, PackedBatch
-from pretrain.device import Precision
+from pretrain.engine.device import Precision
 from pretrain.settings import PretrainSettings
 
 NEEDS = "needs transformers (pip install 'transformers>=5'), which is not installed"

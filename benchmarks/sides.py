@@ -1,6 +1,6 @@
 """What a comparison of training steps needs: examples drawn before the clock starts, our side, blocks that alternate.
 
-Our side is `pretrain.step.step` itself, on a run that records nothing; for the other one see benchmarks/peers.py.
+Our side is `pretrain.engine.step` itself, on a run that records nothing; for the other one see benchmarks/peers.py.
 """
 
 import statistics
@@ -19,11 +19,11 @@ from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch, flops_per_token
 from pretrain.batches import Batches, BatchMaker, Position
 from pretrain.build import bare_run, make_data, make_objective
-from pretrain.distributed import World
+from pretrain.engine.distributed import World
+from pretrain.engine.run import Run
+from pretrain.engine.step import step
 from pretrain.resolve import automatic_batch_size, resolve
 from pretrain.settings import PretrainSettings
-from pretrain.step import step
-from pretrain.training_run import Run
 
 # Different global batches that a measurement goes through, again and again.
 DRAWN = 16

@@ -2,7 +2,7 @@
 
     python benchmarks/step.py --prepared FOLDER [--sizes 4x256,4x512,12x768] [--lengths 128,512]
 
-12 minutes, on the CPU. A step is forward, backward, clipping and optimizer. Ours is `pretrain.step.step` with the
+12 minutes, on the CPU. A step is forward, backward, clipping and optimizer. Ours is `pretrain.engine.step` with the
 settings that the product chooses; the peer is set up as benchmarks/peers.py says. The examples of a prepared corpus
 are drawn and masked before the clock starts. Both sides train on the same ones from the same weights (checked: losses
 and first steps agree), in one process with the same threads and settings of torch, in blocks of steps that alternate.
@@ -31,7 +31,7 @@ from table import Table, code, machine, parser
 
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
-from pretrain.step import step
+from pretrain.engine.step import step
 
 COLUMNS = {
     "": "layers x width, length",

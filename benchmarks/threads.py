@@ -19,7 +19,7 @@ from pathlib import Path
 
 from table import machine, parser
 
-from pretrain.machine import default_threads
+from pretrain.engine.machine import default_threads
 
 SECONDS = 4.0
 # Turns of a waiting loop; the last is libgomp's own choice while there is a core for each thread.
@@ -90,8 +90,8 @@ def serve(given: Namespace) -> None:
     from data_prep.prepared import PreparedCorpus
     from pretrain.batches import Batches, Position
     from pretrain.build import bare_run, make_data, make_model, make_objective
-    from pretrain.distributed import World
-    from pretrain.loop import timed_step
+    from pretrain.engine.distributed import World
+    from pretrain.engine.loop import timed_step
     from pretrain.resolve import resolve
     from pretrain.settings import PretrainSettings
 

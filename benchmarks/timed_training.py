@@ -20,14 +20,14 @@ import torch
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from pretrain.build import make_data
-from pretrain.distributed import World
+from pretrain.engine.distributed import World
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.run import Run
 from pretrain.evaluate import Evaluation, EvaluationPlan
-from pretrain.interruption import Interruption
 from pretrain.objective import PretrainingObjective
 from pretrain.pretraining import Pretraining, resolved
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
-from pretrain.training_run import Run
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from data_prep.assembly import HELD_OUT_SEED
-from data_prep.packing import Examples, pack
-from data_prep.pairs import example_keys, example_order, pairs
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.pairs import example_keys, example_order, pairs
+from data_prep.examples.random_keys import below, keys
 from data_prep.prepared import PreparedCorpus
-from data_prep.random_keys import below, keys
 from model import BertForMaskedLM
 
 

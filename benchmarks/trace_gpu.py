@@ -2,10 +2,10 @@
 
     python benchmarks/trace_gpu.py [--presets base,large] [--lengths 128,512] [--tokens 14000]
 
-Ten minutes. `pretrain.step.step` runs with fake tensors on device "cuda": transfer, forward, losses, backward, clipping
-and optimizer of one process, in two micro-batches of sequences that are nearly all full, 15 % of them masked, without
-dropout. Python does what it would do on a GPU; kernels are not run, so nothing is learned about speed or results. The
-table says
+Ten minutes. `pretrain.engine.step` runs with fake tensors on device "cuda": transfer, forward, losses, backward,
+clipping and optimizer of one process, in two micro-batches of sequences that are nearly all full, 15 % of them masked,
+without dropout. Python does what it would do on a GPU; kernels are not run, so nothing is learned about speed or
+results. The table says
 
   attention    the function that was chosen
   operations   how many were called
@@ -34,11 +34,11 @@ from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
 from model import PRESETS, BertConfig, BertForPreTraining, PackedBatch, attention
 from pretrain.build import bare_run
+from pretrain.engine.step import step
 from pretrain.gpu_memory import GpuMemory
 from pretrain.objective import PretrainingObjective
 from pretrain.resolve import peak_learning_rate
 from pretrain.settings import PretrainSettings
-from pretrain.step import step
 
 # Precision, and a compute capability of GPUs that have it: Ampere and newer, then Turing.
 ARITHMETIC = {"bf16": (8, 0), "fp16": (8, 0), "fp16 on a T4": (7, 5)}

@@ -12,13 +12,13 @@ import numpy as np
 from .copies import copied_tokens
 from .encode import Block, BlockStore, id_dtype
 from .errors import PrepError
+from .examples.pairs import pairs
+from .examples.static_copies import write_static_copies
 from .memory import give_back
-from .pairs import pairs
 from .prepared import Shard, read_shards, stream_shards, write_shards, write_table
 from .report import PartNumbers, decoded_examples, text_numbers
 from .settings import ExampleSettings
-from .static import write_static_copies
-from .wordpiece import WordPieceTokenizer
+from .vocabulary.wordpiece import WordPieceTokenizer
 
 PARTS = ("train", "validation")
 # The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.

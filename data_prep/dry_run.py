@@ -2,10 +2,10 @@
 
 import json
 
+from .console.screen import say
 from .files import temporary_folder
 from .preparation import prepare_sample
 from .prepared import PreparedCorpus
-from .screen import say
 from .settings import PrepCommand
 
 SAMPLE_BYTES = 2_000_000

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .corpus import Document
 from .errors import UserError
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
-from .sentences import split
-from .wordpiece import WordPieceTokenizer
+from .text.corpus import Document
+from .text.sentences import split
+from .vocabulary.wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 2_000_000
 _SENTENCES_AT_ONCE = 4_096

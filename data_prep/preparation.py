@@ -15,27 +15,28 @@ import numpy as np
 from filelock import FileLock, Timeout
 from joblib import cpu_count
 
-from . import command_line, static
 from .assembly import PARTS, assemble
-from .corpus import LONGEST_DOCUMENT, Corpus, Document
-from .corpus_rules import CorpusRules
+from .console import command_line
+from .console.screen import say, tracked
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
+from .examples import static_copies as static
+from .examples.pairs import VERSION as PAIRS_VERSION
 from .files import file_digest, write_json, write_text
 from .memory import give_back
-from .pairs import VERSION as PAIRS_VERSION
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
-from .screen import say, tracked
 from .sealed import Damaged
-from .sentences import split
 from .settings import ExampleSettings, PrepSettings
-from .sources import Exclusion
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
+from .text.corpus import LONGEST_DOCUMENT, Corpus, Document
+from .text.rules import CorpusRules
+from .text.sentences import split
+from .text.sources import Exclusion
 from .text_checks import TextChecks
-from .vocabulary import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
-from .wordpiece import LONGEST_WORD, WordPieceTokenizer
+from .vocabulary.make import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
+from .vocabulary.wordpiece import LONGEST_WORD, WordPieceTokenizer
 from .work_folder import WorkFolder
 
 # A try reads at least so many: one is held out, and next sentences come from others.

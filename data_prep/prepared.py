@@ -25,7 +25,7 @@ import numpy as np
 from .errors import PrepError
 from .files import file_digest, flush_to_disk, write_json
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
-from .wordpiece import WordPieceTokenizer
+from .vocabulary.wordpiece import WordPieceTokenizer
 
 FORMAT = 2
 MANIFEST = "prepared.json"

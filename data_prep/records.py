@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .corpus import Document
 from .near_duplicates import NUM_PERMUTATIONS, minhash
+from .text.corpus import Document
 from .text_checks import TextChecks
 
 RECORD = np.dtype(

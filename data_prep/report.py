@@ -6,13 +6,13 @@ from itertools import pairwise
 import numpy as np
 
 from .copies import RUN
-from .masking import MaskingRules, mask
-from .packing import Examples, pack
-from .pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, Reason, example_keys
+from .examples.masking import MaskingRules, mask
+from .examples.packing import Examples, pack
+from .examples.pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, Reason, example_keys
 from .prepared import Shard
 from .text_checks import LONG_RUN
-from .unigram import log_unigram
-from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from .vocabulary.unigram import log_unigram
+from .vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 _BINS = 8
 _IDS_AT_ONCE = 1 << 20

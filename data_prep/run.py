@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 
-from . import command_line
+from .console import command_line
 from .settings import PrepCommand
 
 

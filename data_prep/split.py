@@ -13,8 +13,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from .errors import PrepError
+from .examples.random_keys import keys
 from .near_duplicates import near_duplicates
-from .random_keys import keys
 from .records import find_duplicates, hash_order
 
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).

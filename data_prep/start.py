@@ -70,7 +70,7 @@ def _interrupt(number: int, frame) -> None:
     An exception that is raised in an import can be caught there, or kill the process with the signal after all.
     """
     while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
-        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == ("data_prep.command_line", "main"):
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == ("data_prep.console.command_line", "main"):
             raise KeyboardInterrupt
         frame = frame.f_back
     _say("interrupted")

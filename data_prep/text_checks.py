@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 
-from .long_words import long_words, runs
-from .wordpiece import LONGEST_WORD, SPECIAL_TOKENS
+from .vocabulary.long_words import long_words, runs
+from .vocabulary.wordpiece import LONGEST_WORD, SPECIAL_TOKENS
 
 # As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
 _CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])

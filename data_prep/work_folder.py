@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .encode import BlockStore
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
-from .wordpiece import WordPieceTokenizer
+from .vocabulary.wordpiece import WordPieceTokenizer
 
 
 class WorkFolder:

@@ -10,10 +10,10 @@ from typing import get_args
 import numpy as np
 
 from data_prep.files import write_json
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
-from pretrain.device import Precision
-from pretrain.distributed import World
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World
 
 from .data import BatchMaker
 from .errors import FinetuneError

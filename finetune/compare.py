@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep import command_line
+from data_prep.console import command_line
+from data_prep.console.screen import say
 from data_prep.files import write_json, write_text
-from data_prep.screen import say
-from pretrain.distributed import World, joined
-from pretrain.interruption import Interruption
-from pretrain.output import claimed
+from pretrain.engine.distributed import World, joined
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.output import claimed
 from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import baselines

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.packing import Examples, pack
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
-from data_prep.random_keys import keys
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 from pretrain.batches import Position, divided, empty_sequence
 
@@ -36,8 +36,8 @@ class LabelledBatch(PackedBatch):
 class Encoded:
     """n texts as S sequences of at most a model's length: one for each text, or several windows.
 
-    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.packing`), with the text's class as label;
-    `text` int64 [S] is the text that each belongs to, ascending.
+    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`), with the text's class as
+    label; `text` int64 [S] is the text that each belongs to, ascending.
     """
 
     ids: np.ndarray

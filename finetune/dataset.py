@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from data_prep.screen import say
-from data_prep.values import is_text
+from data_prep.console.screen import say
+from data_prep.text.cells import is_text
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings

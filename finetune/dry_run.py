@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from data_prep.screen import say
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.console.screen import say
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import parameter_count
 from pretrain.batches import Batches, Position
-from pretrain.budget import Budget
 from pretrain.build import bare_run
-from pretrain.checkpoint import num_bytes
-from pretrain.device import Precision
-from pretrain.distributed import World
 from pretrain.dry_run import free_memory, memory_warning, needed_memory
-from pretrain.progress import clock
-from pretrain.step import step
-from pretrain.training_run import Run
+from pretrain.engine.budget import Budget
+from pretrain.engine.checkpoint import num_bytes
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World
+from pretrain.engine.progress import clock
+from pretrain.engine.run import Run
+from pretrain.engine.step import step
 
 from .data import BatchMaker, Encoded, TextStream
 from .dataset import Dataset, read_dataset, sampled

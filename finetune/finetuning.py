@@ -11,16 +11,16 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from data_prep import command_line
+from data_prep.console import command_line
+from data_prep.console.screen import say
 from data_prep.files import file_digest, write_json, write_text
-from data_prep.screen import say
-from data_prep.wordpiece import WordPieceTokenizer
-from pretrain.distributed import World, joined
-from pretrain.folder import whole_folder
-from pretrain.interruption import Interruption
-from pretrain.machine import Machine
-from pretrain.output import claimed
-from pretrain.progress import clock
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from pretrain.engine.distributed import World, joined
+from pretrain.engine.folder import whole_folder
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.machine import Machine
+from pretrain.engine.output import claimed
+from pretrain.engine.progress import clock
 from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import report

@@ -8,7 +8,7 @@ import torch
 
 from model import BertForSequenceClassification
 from pretrain.batches import share
-from pretrain.distributed import World
+from pretrain.engine.distributed import World
 
 from .data import BatchMaker
 

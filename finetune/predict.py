@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, TextIO
 
 import numpy as np
 
-from data_prep import command_line
-from data_prep.readers import Meter, check_encoding, rows, text_lines
-from data_prep.sources import Source, resolve
+from data_prep.console import command_line
+from data_prep.text.readers import Meter, check_encoding, rows, text_lines
+from data_prep.text.sources import Source, resolve
 
 from .errors import FinetuneError
 from .tables import BadRows
@@ -78,9 +78,9 @@ def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
     import torch
 
-    from pretrain.device import find_device
-    from pretrain.folder import require_made
-    from pretrain.machine import default_threads
+    from pretrain.engine.device import find_device
+    from pretrain.engine.folder import require_made
+    from pretrain.engine.machine import default_threads
 
     from .classifier import TextClassifier
 

@@ -6,10 +6,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.console.screen import say
 from data_prep.files import write_json
-from data_prep.screen import say
-from pretrain.distributed import World
-from pretrain.interruption import Interruption
+from pretrain.engine.distributed import World
+from pretrain.engine.interruption import Interruption
 
 from .errors import FinetuneError
 from .resolve import learning_rate, model_config

@@ -5,13 +5,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, ModelError
 from model.huggingface import read_config
 from model.weights import open_weights
-from pretrain.budget import Budget
-from pretrain.device import find_device
-from pretrain.folder import require_made
+from pretrain.engine.budget import Budget
+from pretrain.engine.device import find_device
+from pretrain.engine.folder import require_made
 from pretrain.resolve import for_device
 
 from .errors import FinetuneError

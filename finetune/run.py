@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from data_prep import command_line
+from data_prep.console import command_line
 
 from .settings import FinetuneSettings
 

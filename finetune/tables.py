@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from data_prep.readers import Meter, check_encoding, rows
-from data_prep.screen import say
-from data_prep.sources import Source, resolve
+from data_prep.console.screen import say
+from data_prep.text.readers import Meter, check_encoding, rows
+from data_prep.text.sources import Source, resolve
 
 from .errors import FinetuneError
 

@@ -13,23 +13,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_prep.console.screen import say
 from data_prep.files import flush_to_disk, write_json
-from data_prep.screen import say
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
 from pretrain.batches import Batches, Position
-from pretrain.budget import Budget
 from pretrain.build import LossSums, make_optimizer
-from pretrain.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
-from pretrain.device import Precision
-from pretrain.distributed import World
-from pretrain.folder import remove_folder, whole_folder
-from pretrain.interruption import Interruption
-from pretrain.loop import record_evaluation, train
-from pretrain.machine import Machine
-from pretrain.optimizer import Schedule
-from pretrain.progress import MetricsFile, Progress, Silence
-from pretrain.training_run import Counters, Run
+from pretrain.engine.budget import Budget
+from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World
+from pretrain.engine.folder import remove_folder, whole_folder
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.loop import record_evaluation, train
+from pretrain.engine.machine import Machine
+from pretrain.engine.optimizer import Schedule
+from pretrain.engine.progress import MetricsFile, Progress, Silence
+from pretrain.engine.run import Counters, Run
 
 from .classifier import Facts, TextClassifier, open_classifier
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts, collapse_of

@@ -8,6 +8,6 @@ start = ModuleType("data_prep.start")
 SourceFileLoader(start.__name__, f"{__path__[0]}/../data_prep/start.py").exec_module(start)
 start.begin(__path__[0], needs=("data_prep", "model"))
 
-from . import process  # noqa: E402
+from .engine import process  # noqa: E402
 
 process.settle()

@@ -8,15 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from data_prep.masking import MaskingRules, mask
-from data_prep.packing import Examples, pack
-from data_prep.pairs import example_keys, example_order, pairs, shard_order
+from data_prep.examples.masking import MaskingRules, mask
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.pairs import example_keys, example_order, pairs, shard_order
 from data_prep.prepared import Shard
 from data_prep.settings import ExampleSettings
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 
-from .distributed import World
+from .engine.distributed import World
 
 # Examples are mixed within this many shards at a time; more shards, better mixed, more pair rows in memory.
 SHARDS_MIXED = 4
@@ -41,7 +41,7 @@ class ExampleStream:
 
     Args:
         shards: the training part of a prepared corpus.
-        next_sentence: whether pairs are built (see `data_prep.pairs.pairs`).
+        next_sentence: whether pairs are built (see `data_prep.examples.pairs.pairs`).
     """
 
     def __init__(

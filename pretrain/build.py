@@ -6,25 +6,25 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from data_prep.pairs import VERSION as PAIRS_VERSION
+from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
-from data_prep.unigram import log_unigram
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.unigram import log_unigram
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining, ModelError, PackedBatch
 
 from .batches import BatchMaker, ExampleStream
-from .budget import Budget
-from .checkpoint import read_state
-from .device import Precision
-from .distributed import World
-from .errors import PretrainError
+from .engine.budget import Budget
+from .engine.checkpoint import read_state
+from .engine.device import Precision
+from .engine.distributed import World
+from .engine.errors import PretrainError
+from .engine.optimizer import Optimizer, Schedule
+from .engine.run import Run
 from .evaluate import Evaluation
 from .extension import extended, lengthened
 from .initialisation import start_positions
 from .objective import PretrainingObjective
-from .optimizer import Optimizer, Schedule
 from .settings import LoopSettings, PretrainSettings
-from .training_run import Run
 
 
 def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:

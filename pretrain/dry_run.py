@@ -13,28 +13,28 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_prep.console.screen import say
 from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
+from data_prep.examples.packing import Examples
 from data_prep.files import temporary_folder
-from data_prep.packing import Examples
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
-from data_prep.screen import say
 from model import BertConfig, parameter_count
 
 from .batches import Batches, ExampleStream, Position
-from .budget import Budget
 from .build import bare_run, make_data, make_model, make_objective
-from .checkpoint import num_bytes
-from .device import memory_taken, memory_there
-from .distributed import World
+from .engine.budget import Budget
+from .engine.checkpoint import num_bytes
+from .engine.device import memory_taken, memory_there
+from .engine.distributed import World
+from .engine.progress import clock
+from .engine.run import Run
+from .engine.step import step
 from .gpu_memory import GpuMemory
 from .measured import nearest
 from .pretraining import base_config, with_batch_size
-from .progress import clock
 from .resolve import resolve
 from .settings import PretrainSettings
-from .step import step
-from .training_run import Run
 from .trouble import busy, too_large, too_short
 
 # The first step warms up (memory, kernels); the second is timed.

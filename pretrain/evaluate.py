@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from data_prep.assembly import HELD_OUT_SEED
-from data_prep.packing import Examples, pack
-from data_prep.pairs import example_keys, example_order, pairs
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.pairs import example_keys, example_order, pairs
 from data_prep.prepared import PreparedCorpus, Shard
-from data_prep.unigram import cross_entropy, most_frequent_accuracy
+from data_prep.vocabulary.unigram import cross_entropy, most_frequent_accuracy
 from model import BertForPreTraining, PackedBatch
 
 from .batches import BatchMaker, share
-from .budget import Budget
-from .device import moved
-from .distributed import World
+from .engine.budget import Budget
+from .engine.device import moved
+from .engine.distributed import World
 from .objective import PretrainingObjective
 
 MOST_EXAMPLES_DURING = 2_000

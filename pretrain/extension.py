@@ -2,8 +2,8 @@
 
 import torch
 
-from data_prep.vocabulary_extension import cut
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.extension import cut
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForPreTraining
 
 _WORDS, _BIAS = "bert.embeddings.word.weight", "mlm_head.bias"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from data_prep import command_line
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.console import command_line
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
-from .errors import PretrainError
-from .folder import require_made
+from .engine.errors import PretrainError
+from .engine.folder import require_made
 
 MASK = "[MASK]"
 _TEXTS_AT_ONCE = 32

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import torch
 
-from data_prep import command_line
+from data_prep.console import command_line
+from data_prep.console.screen import say
+from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.files import write_json, write_text
-from data_prep.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from data_prep.screen import say
 from model import BertForPreTraining, ModelError, parameter_count
 from model.huggingface import read_config
 
 from .batches import Batches, Position
-from .budget import Budget
 from .build import (
     LossSums,
     freeze_unused,
@@ -30,23 +29,24 @@ from .build import (
     open_checkpoint,
     require_same_pairs,
 )
-from .checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
-from .device import Precision
-from .distributed import World, joined
-from .errors import PretrainError
+from .engine.budget import Budget
+from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from .engine.device import Precision
+from .engine.distributed import World, joined
+from .engine.errors import PretrainError
+from .engine.folder import whole_folder
+from .engine.interruption import Interruption
+from .engine.loop import train
+from .engine.machine import Machine
+from .engine.optimizer import Schedule
+from .engine.output import claimed
+from .engine.progress import MetricsFile, Progress, Silence, results_table, summary
+from .engine.run import Counters, Run
 from .evaluate import Evaluation, EvaluationPlan
-from .folder import whole_folder
-from .interruption import Interruption
-from .loop import train
-from .machine import Machine
 from .model_card import model_card
-from .optimizer import Schedule
-from .output import claimed
 from .plots import draw_curves
-from .progress import MetricsFile, Progress, Silence, results_table, summary
 from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
-from .training_run import Counters, Run
 from .trouble import Trouble, busy, too_large
 
 _METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 import yaml
 
-from data_prep import command_line
-from data_prep.screen import say
+from data_prep.console import command_line
+from data_prep.console.screen import say
 from data_prep.settings import PrepSettings
 from model import PRESETS, BertConfig
 
-from .budget import Budget
-from .device import fastest_precision, find_device, is_there, pays, tokens_a_step, tokens_at_once
-from .distributed import World
-from .errors import PretrainError
-from .machine import default_threads
-from .optimizer import peak_learning_rate
+from .engine.budget import Budget
+from .engine.device import fastest_precision, find_device, is_there, pays, tokens_a_step, tokens_at_once
+from .engine.distributed import World
+from .engine.errors import PretrainError
+from .engine.machine import default_threads
+from .engine.optimizer import peak_learning_rate
 from .settings import LoopSettings, PretrainSettings
 
 Settings = TypeVar("Settings", bound=LoopSettings)

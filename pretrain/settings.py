@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 from data_prep.settings import ExampleSettings, PrepSettings
 
-from .budget import Budget
-from .errors import PretrainError
+from .engine.budget import Budget
+from .engine.errors import PretrainError
 
 _RANGES = {
     "learning_rate": (1e-9, 1),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from data_prep.prepared import Shard
-from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # The processes of a test run share the cores; read when torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

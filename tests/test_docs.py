@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_prep import command_line
+from data_prep.console import command_line
 from finetune.dry_run import MEASURED as FINE_TUNED
 from pretrain.measured import MEASURED as PRETRAINED
 from pretrain.run import main as pretrain

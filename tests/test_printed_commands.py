@@ -14,11 +14,11 @@ import pytest
 import torch
 import yaml
 
-from data_prep import builtin
 from data_prep.run import main as prepare
+from data_prep.text import builtin
 from finetune.classifier import Facts
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from pretrain.checkpoint import save_model_folder
+from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*.yaml"))]

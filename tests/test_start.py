@@ -93,7 +93,9 @@ def test_a_program_that_imports_the_packages_is_left_alone(tmp_path):
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("at", ["data_prep.command_line", "dataclasses", "tyro", "torch", "torch.nn", "model.bert"])
+@pytest.mark.parametrize(
+    "at", ["data_prep.console.command_line", "dataclasses", "tyro", "torch", "torch.nn", "model.bert"]
+)
 def test_ctrl_c_during_any_import_is_one_word_and_130(at, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     found = run(tmp_path, ["-m", "pretrain.run", "--prepared=nowhere"], AT=at, FIRST=str(tmp_path))
@@ -103,7 +105,7 @@ def test_ctrl_c_during_any_import_is_one_word_and_130(at, tmp_path):
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_ctrl_c_while_a_console_script_starts_is_one_word_and_130(module, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    found = run(tmp_path, [script(tmp_path, module)], AT="data_prep.command_line", FIRST=str(tmp_path))
+    found = run(tmp_path, [script(tmp_path, module)], AT="data_prep.console.command_line", FIRST=str(tmp_path))
     assert (found.returncode, found.stderr, found.stdout) == (130, "interrupted\n", "")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain import evaluate
-from pretrain.device import moved
+from pretrain.engine.device import moved
 from pretrain.objective import PretrainingObjective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data_prep import builtin
-from data_prep.corpus_rules import TEXT_COLUMNS
-from data_prep.screen import say
-from data_prep.sources import listing
-from data_prep.values import column_names, group_of, kind_of, whole_characters
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.console.screen import say
+from data_prep.text import builtin
+from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
+from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.sources import listing
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
 from pretrain.initialisation import start_positions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import builtin
+from data_prep.text import builtin
 
 READ_ALL = """
 import json, sys
@@ -22,7 +22,7 @@ json.dump(read, sys.stdout)
 @pytest.fixture(scope="module")
 def read():
     """Everything, read by a process of its own: it must import none of the packages."""
-    root = Path(builtin.__file__).parents[1]
+    root = Path(builtin.__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     command = [sys.executable, "-c", READ_ALL]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)

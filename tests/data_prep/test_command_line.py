@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.command_line import as_dict, differences, from_dict, main, to_yaml
+from data_prep.console.command_line import as_dict, differences, from_dict, main, to_yaml
 from data_prep.errors import PrepError, UserError
 
 ROOT = Path(__file__).parents[2]
@@ -319,7 +319,7 @@ def test_two_settings_of_one_name_are_a_defect() -> None:
 SCRIPT = """
 import sys
 from dataclasses import dataclass
-from data_prep.command_line import main
+from data_prep.console.command_line import main
 @dataclass(frozen=True)
 class Small:
     steps: int = 5

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from data_prep.corpus import Corpus
-from data_prep.corpus_rules import LARGE_FILE
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
-from data_prep.sources import Exclusion
-from data_prep.values import group_of
+from data_prep.text.cells import group_of
+from data_prep.text.corpus import Corpus
+from data_prep.text.rules import LARGE_FILE
+from data_prep.text.sources import Exclusion
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LONG = "It was a long line of many words about nothing at all. " * 6
@@ -577,7 +577,7 @@ def test_a_saved_data_set_is_read(tmp_path):
 
 
 def test_the_built_in_corpus_is_paragraphs(monkeypatch):
-    from data_prep import builtin
+    from data_prep.text import builtin
 
     monkeypatch.setattr(builtin, "PACKAGES", ())
     builtin._modules.cache_clear()
@@ -667,7 +667,7 @@ def test_a_validation_corpus_is_read_as_one_of_the_large_files_of_the_training_c
 
 @pytest.mark.parametrize("document", ["auto", "file", "blank-line"])
 def test_a_text_without_end_is_cut_into_documents_of_bounded_length(tmp_path, monkeypatch, document):
-    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    monkeypatch.setattr("data_prep.text.corpus.LONGEST_DOCUMENT", 1_000)
     lines = [f"this is sentence {number} of a long file." for number in range(500)]
     (tmp_path / "a.txt").write_text("\n\n" + "\n".join(lines) + "\n")
     corpus = Corpus([str(tmp_path / "a.txt")], document=document)
@@ -681,7 +681,7 @@ def test_a_text_without_end_is_cut_into_documents_of_bounded_length(tmp_path, mo
 
 @pytest.mark.parametrize("blank", ["\n", ""])
 def test_a_long_wrapped_text_is_cut_between_paragraphs_where_there_are_any(tmp_path, monkeypatch, blank):
-    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    monkeypatch.setattr("data_prep.text.corpus.LONGEST_DOCUMENT", 1_000)
     paragraph = "a line that was cut at a margin\nand goes on in the next one.\n" * 5
     (tmp_path / "a.txt").write_text((paragraph + blank) * 20)
     found = list(Corpus([str(tmp_path / "a.txt")], document="file", line="wrapped").documents())
@@ -699,7 +699,7 @@ def test_a_file_without_rows_beside_a_large_one_is_passed_over(tmp_path, content
 
 
 def test_what_ends_by_itself_is_not_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.corpus.LONGEST_DOCUMENT", 1_000)
+    monkeypatch.setattr("data_prep.text.corpus.LONGEST_DOCUMENT", 1_000)
     (tmp_path / "a.txt").write_text("word " * 300 + "\n" + "word " * 400 + "\n")
     for document in ("line", "file"):
         corpus = Corpus([str(tmp_path / "a.txt")], document=document)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.corpus import Document
-from data_prep.document_frequency import shared_entries
-from data_prep.wordpiece import SPECIAL_TOKENS
+from data_prep.text.corpus import Document
+from data_prep.vocabulary.document_frequency import shared_entries
+from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS
 
 words = st.sampled_from(["heart", "hearts", "the", "rate", "rating", "stable", "z", "q9", "was"])
 lines = st.lists(st.lists(words, min_size=1, max_size=5).map(" ".join), min_size=1, max_size=3)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from data_prep import encode as module
 from data_prep.assembly import Totals, assemble_shards
-from data_prep.corpus import Document
 from data_prep.encode import (
     Block,
     BlockStore,
@@ -25,7 +24,8 @@ from data_prep.encode import (
     submitter,
 )
 from data_prep.sealed import Damaged
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.text.corpus import Document
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 400
 INVISIBLE = "\u200b"

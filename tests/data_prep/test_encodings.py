@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.corpus import Corpus
-from data_prep.encodings import LEAST_CONFIDENCE, found_encoding
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.text.corpus import Corpus
+from data_prep.text.encodings import LEAST_CONFIDENCE, found_encoding
 
 TEXTS = {
     "cp1252": "Die Ärztin prüft täglich größere Mengen. “Schön”, sagte die Müllerin – für 5 € natürlich überflüssig.",
@@ -68,7 +68,7 @@ def test_the_choice_is_said_counted_and_part_of_what_was_prepared(tmp_path, caps
     assert json.loads((tmp_path / "out" / "prep_report.json").read_text())["corpus"]["encodings"] == {"cp1252": 2}
     assert "| files read as cp1252 | 2 |" in (tmp_path / "out" / "prep_report.md").read_text()
     # Found another time, by another version, it would be another text.
-    monkeypatch.setattr("data_prep.corpus.encoding_of", lambda source, encoding: "cp1250")
+    monkeypatch.setattr("data_prep.text.corpus.encoding_of", lambda source, encoding: "cp1250")
     with pytest.raises(PrepError, match="the text is another"):
         prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
 

@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
+from data_prep.text.corpus import Corpus
 
 ENGLISH = "The doctor’s café was “naïve”; the fiancée paid € 20 for a jalapeño. It was über all très chic, señor."
 LANGUAGES = {

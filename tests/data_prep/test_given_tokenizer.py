@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from data_prep.errors import PrepError
-from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzé0123456789.,-[]<>#"
 PIECES = [*SPECIAL_TOKENS, "[unused1]", *LETTERS, *(f"##{c}" for c in LETTERS), "drug", "##ing", "in"]

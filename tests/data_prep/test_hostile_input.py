@@ -15,11 +15,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data_prep.corpus import Corpus
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.text.corpus import Corpus
 
 WORDS = "the heart rate of a patient was measured before and after treatment with the drug".split()
 EXAMPLES = ExampleSettings(sequence_length=32)

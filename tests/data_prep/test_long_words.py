@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.long_words import long_words, runs
 from data_prep.text_checks import TextChecks
-from data_prep.vocabulary_training import train_vocabulary
-from data_prep.wordpiece import SPECIAL_TOKENS, build_tokenizer
+from data_prep.vocabulary.long_words import long_words, runs
+from data_prep.vocabulary.training import train_vocabulary
+from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
 LETTERS = "abÄß中-./é"
 VOCABULARY = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import PrepError
-from data_prep.masking import MaskingRules, mask
-from data_prep.random_keys import keys
+from data_prep.examples.masking import MaskingRules, mask
+from data_prep.examples.random_keys import keys
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 FIRST_WORD, FIRST_CONTINUATION, VOCABULARY = 8, 24, 40

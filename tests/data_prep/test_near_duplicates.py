@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.corpus import Document
 from data_prep.near_duplicates import NUM_PERMUTATIONS, WINDOW, minhash, near_duplicates, sampled_windows
 from data_prep.records import read_records, read_signatures, record_documents
 from data_prep.split import NEAR_DUPLICATE, TRAIN, VALIDATION, SplitRules, split_documents
+from data_prep.text.corpus import Document
 
 WORDS = [f"{a}{b}{c}" for a in ("ba", "ke", "li", "mo", "su") for b in ("r", "nt", "st", "l") for c in "aeiou"]
 

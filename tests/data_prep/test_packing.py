@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.packing import Examples, pack
-from data_prep.pairs import example_keys, pairs
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.pairs import example_keys, pairs
 
 CLS, SEP = 2, 3
 

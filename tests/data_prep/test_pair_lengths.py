@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from data_prep.pairs import pairs
+from data_prep.examples.pairs import pairs
 from data_prep.prepared import Shard
 
 STARTS_WORD = np.ones(1, dtype=bool)

@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.pairs import (
-    VERSION,
-    Reason,
-    example_keys,
-    example_order,
-    find_partners,
-    pairs,
-    shard_order,
-)
+from data_prep.examples.pairs import VERSION, Reason, example_keys, example_order, find_partners, pairs, shard_order
+from data_prep.examples.windows import cut_long_sentences
 from data_prep.prepared import Shard
-from data_prep.windows import cut_long_sentences
 
 VOCABULARY = 40
 ALL_START = np.ones(VOCABULARY, dtype=bool)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep import static
 from data_prep.errors import PrepError
+from data_prep.examples import static_copies as static
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -100,7 +100,7 @@ def test_the_report_counts_the_duplicates_and_shows_examples(prepared):
 def test_stored_pairs_are_those_of_the_first_epoch(prepared):
     from datasets import load_from_disk
 
-    from data_prep.pairs import pairs
+    from data_prep.examples.pairs import pairs
 
     stored = load_from_disk(str(prepared.folder / "train_pairs")).with_format("numpy")
     rows = pairs(prepared.train[0], 32, EXAMPLES.seed, 0, prepared.tokenizer.starts_word)

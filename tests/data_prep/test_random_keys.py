@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.random_keys import below, keys, uniform
+from data_prep.examples.random_keys import below, keys, uniform
 
 MANY = np.arange(50_000)
 BASE = {"seed": 1, "purpose": "mask", "epoch": 2, "example": MANY, "position": 3}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import PrepError
-from data_prep.sentences import LONGEST_PIECE, _plain_split, check_language, split
+from data_prep.text.sentences import LONGEST_PIECE, _plain_split, check_language, split
 
 NOVELS = Path(__file__).parents[3] / "shared" / "data" / "english-novels-a" / "validation.txt.gz"
 

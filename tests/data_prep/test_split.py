@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from data_prep import records as on_disk
 from data_prep import split
-from data_prep.corpus import Document
 from data_prep.errors import PrepError
 from data_prep.records import RECORD, read_records, record_documents
 from data_prep.split import DUPLICATE, TRAIN, VALIDATION, held_out_target, split_documents
+from data_prep.text.corpus import Document
 
 LENGTH = 16
 texts = st.text("ab \n", min_size=1, max_size=6).map(lambda text: text * 40)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from datasets import load_from_disk
 
-from data_prep.packing import Examples, pack
-from data_prep.pairs import example_keys, pairs
+from data_prep.examples.packing import Examples, pack
+from data_prep.examples.pairs import example_keys, pairs
+from data_prep.examples.static_copies import write_static_copies
 from data_prep.settings import ExampleSettings
-from data_prep.static import write_static_copies
 
 LENGTH, COPIES = 32, 2
 SETTINGS = ExampleSettings(sequence_length=LENGTH, seed=3)

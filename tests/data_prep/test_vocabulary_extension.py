@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from data_prep.errors import PrepError
 from data_prep.run import main
 from data_prep.settings import PrepSettings
-from data_prep.vocabulary_extension import cut, new_entries, words_in_pieces
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.extension import cut, new_entries, words_in_pieces
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 words = st.text("abcdehrst", min_size=1, max_size=9)
 texts = st.lists(st.lists(words, min_size=1, max_size=12).map(" ".join), min_size=1, max_size=12)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.pairs import pairs
+from data_prep.examples.pairs import pairs
+from data_prep.examples.windows import cut_long_sentences, targets, windows
 from data_prep.prepared import Shard
-from data_prep.windows import cut_long_sentences, targets, windows
 
 ALL_START = np.ones(1, dtype=bool)
 

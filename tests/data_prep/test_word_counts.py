@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from data_prep import word_counts
-from data_prep.vocabulary_training import train_vocabulary
-from data_prep.word_counts import WordCounts
-from data_prep.wordpiece import bert_normalizer
+from data_prep.vocabulary import word_counts
+from data_prep.vocabulary.training import train_vocabulary
+from data_prep.vocabulary.word_counts import WordCounts
+from data_prep.vocabulary.wordpiece import bert_normalizer
 
 # What is dropped, what is a space, what is a word of its own, what changes with its neighbour.
 AWKWARD = "\x00\t\n\v\f\r\x1c\x7f\x85\xa0\u200b\u2028\u3000\ufeff-.$_'…¿中カ가ÀéeE\u0301\u0338\u0345İß²١Σς\u037e"

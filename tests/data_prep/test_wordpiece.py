@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from data_prep.errors import PrepError
-from data_prep.vocabulary_training import automatic_size, count_characters, train_vocabulary
-from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from data_prep.vocabulary.training import automatic_size, count_characters, train_vocabulary
+from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 ROOT = Path(__file__).parents[2]
 AWKWARD = [
@@ -66,7 +66,7 @@ def plain() -> WordPieceTokenizer:
 TRAIN_SCRIPT = """
 import hashlib, sys
 from data_prep import word_counts
-from data_prep.vocabulary_training import train_vocabulary
+from data_prep.vocabulary.training import train_vocabulary
 word_counts.MOST_CHARACTERS, word_counts._TEXTS_AT_ONCE = int(sys.argv[3]), 1
 texts = open(sys.argv[1], encoding="utf-8")
 print(hashlib.sha256("\\n".join(train_vocabulary(texts, int(sys.argv[2]))).encode()).hexdigest())
@@ -498,6 +498,7 @@ def test_a_missing_path_is_refused(tmp_path: Path) -> None:
 
 def test_the_module_needs_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys, data_prep.wordpiece; assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
+        "import sys, data_prep.vocabulary.wordpiece\n"
+        "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)

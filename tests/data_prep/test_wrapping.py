@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.corpus import Corpus
-from data_prep.wrapping import unwrapped
+from data_prep.text.corpus import Corpus
+from data_prep.text.wrapping import unwrapped
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 # Words of a script, most of them short, with what stands between them and behind a sentence.

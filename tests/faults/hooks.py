@@ -4,8 +4,10 @@ import os
 import resource
 import time
 
-from pretrain import evaluate, loop, training_run
-from pretrain.errors import PretrainError
+from pretrain import evaluate
+from pretrain.engine import loop
+from pretrain.engine import run as training_run
+from pretrain.engine.errors import PretrainError
 
 
 def slow_evaluation() -> None:

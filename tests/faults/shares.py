@@ -9,19 +9,19 @@ from pathlib import Path
 
 import torch
 
-from data_prep.packing import Examples
+from data_prep.examples.packing import Examples
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
-from pretrain.budget import Budget
 from pretrain.build import LossSums
-from pretrain.device import Precision
-from pretrain.distributed import World, joined
+from pretrain.engine.budget import Budget
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World, joined
+from pretrain.engine.run import Counters, Run
+from pretrain.engine.step import add_counts, add_gradients
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
-from pretrain.step import add_counts, add_gradients
-from pretrain.training_run import Counters, Run
 
 CASES = 16
 

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pretrain import checkpoint, pretraining
-from pretrain.checkpoint import damage_of
+from pretrain import pretraining
+from pretrain.engine import checkpoint
+from pretrain.engine.checkpoint import damage_of
 from pretrain.run import main
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from lives import Forked
 from runs import Job, differences, rows_of
 
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.checkpoint import Checkpoints, damage_of
-from pretrain.errors import PretrainError
-from pretrain.optimizer import Optimizer
+from pretrain.engine.checkpoint import Checkpoints, damage_of
+from pretrain.engine.errors import PretrainError
+from pretrain.engine.optimizer import Optimizer
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -12,7 +12,7 @@ from drive import finish
 from lives import HERE, ROOT, one_thread
 from runs import Job, Seen, differences
 
-from pretrain.checkpoint import damage_of
+from pretrain.engine.checkpoint import damage_of
 
 SENTENCE = re.compile(
     r"error: the disk of \S+ is full: [\d,]{7,} bytes are needed and [\d,]+ are free[^;\n]*; what was saved "

@@ -38,7 +38,7 @@ def test_no_thread_of_a_world_is_left_when_it_is_left():
 import time
 from pathlib import Path
 from torch import nn, ones
-from pretrain.distributed import joined
+from pretrain.engine.distributed import joined
 
 def threads():
     return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())

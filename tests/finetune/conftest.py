@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.checkpoint import save_model_folder
+from pretrain.engine.checkpoint import save_model_folder
 
 CLASSES = {"heart": "heart rate of the patient was stable", "mask": "mask 1 2 3 [mask] 4 5", "number": "7 8 9 , 0 . 6"}
 

@@ -19,13 +19,13 @@ from finetune.tasks import classification as task
 from finetune.tasks.classification import Columns, Example, find_columns, label_names, label_of, read_rows
 from model import BertForPreTraining
 from pretrain.batches import Batches, Position
-from pretrain.budget import Budget
 from pretrain.build import LossSums
-from pretrain.device import Precision
-from pretrain.distributed import World
-from pretrain.optimizer import Optimizer
-from pretrain.step import step
-from pretrain.training_run import Run
+from pretrain.engine.budget import Budget
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World
+from pretrain.engine.optimizer import Optimizer
+from pretrain.engine.run import Run
+from pretrain.engine.step import step
 
 LABELS = ["calm", "loud", "none"]
 

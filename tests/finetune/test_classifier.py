@@ -15,9 +15,9 @@ from finetune.inference import probabilities
 from finetune.long_text import windows
 from finetune.tasks import classification as task
 from finetune.tasks.classification import Example
-from pretrain.checkpoint import save_model_folder
-from pretrain.device import Precision
-from pretrain.distributed import World
+from pretrain.engine.checkpoint import save_model_folder
+from pretrain.engine.device import Precision
+from pretrain.engine.distributed import World
 
 transformers.utils.logging.disable_progress_bar()
 

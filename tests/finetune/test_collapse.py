@@ -10,7 +10,7 @@ from finetune import collapse as collapses
 from finetune.collapse import collapse_of
 from finetune.errors import FinetuneError
 from finetune.run import main
-from pretrain import loop
+from pretrain.engine import loop
 
 
 def answers(gold, right, num_labels):

@@ -10,8 +10,8 @@ import yaml
 from finetune.compare import named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
-from pretrain import loop
-from pretrain.distributed import World
+from pretrain.engine import loop
+from pretrain.engine.distributed import World
 
 NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regression", "most frequent class"]
 

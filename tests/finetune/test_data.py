@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from finetune import data
 from finetune.data import BatchMaker, Encoded, TextStream, encode_texts
 from pretrain.batches import Batches, Position
-from pretrain.distributed import World
+from pretrain.engine.distributed import World
 
 MODES = ("head", "head-tail", "windows")
 WORDS = ("heart", "rates", "patient", "was", "42", "[x]", "Masked", "schön", "of.", "zzz", "\N{SNOWMAN}")

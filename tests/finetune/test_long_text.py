@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from data_prep.wordpiece import WordPieceTokenizer, build_tokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer, build_tokenizer
 from finetune.long_text import fitted, head_tail, windows
 
 LENGTHS = st.integers(0, 400)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from data_prep import builtin
+from data_prep.text import builtin
 from finetune.dataset import read_dataset
 from finetune.predict import main as predict
 from finetune.resolve import learning_rate, with_budget
@@ -265,7 +265,7 @@ def test_half_a_character_is_no_obstacle(encoder, make_rows, tmp_path):
 
 def test_built_in_texts_are_split_three_ways(monkeypatch):
     # Two small packages suffice: reading all of them takes a while.
-    root = Path(builtin.__file__).parents[1]
+    root = Path(builtin.__file__).parents[2]
     packages = [("prep", root / "data_prep"), ("model", root / "model")]
     modules = tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
     monkeypatch.setattr(builtin, "_modules", lambda: modules)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune import predict as module
 from finetune.classifier import Facts
 from finetune.predict import main
 from finetune.tasks.classification import build_model
-from pretrain.checkpoint import save_model_folder
+from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[2]
 LABELS = ["heart", "mask", "a, b"]

@@ -9,7 +9,7 @@ from finetune.rate_search import candidates
 from finetune.resolve import resolve
 from finetune.run import main
 from finetune.settings import FinetuneSettings
-from pretrain import loop
+from pretrain.engine import loop
 
 
 def results_of(folder):

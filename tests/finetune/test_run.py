@@ -9,7 +9,7 @@ import pytest
 from data_prep.sealed import file_facts, read_sealed, write_sealed
 from finetune.run import main
 from finetune.training import best_of
-from pretrain import loop
+from pretrain.engine import loop
 
 
 def arguments(model, train, out, **options):

@@ -28,14 +28,14 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from data_prep.corpus import Corpus
 from data_prep.errors import UserError
 from data_prep.files import write_json
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST, PreparedCorpus
 from data_prep.sealed import file_facts, write_sealed
 from data_prep.settings import ExampleSettings, PrepSettings
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.text.corpus import Corpus
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune.tables import BadRows
 from finetune.tasks.classification import columns_of_file, label_names, read_rows
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError

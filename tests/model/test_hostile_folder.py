@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from data_prep.errors import PrepError
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError
 
 

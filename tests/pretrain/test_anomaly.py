@@ -18,10 +18,10 @@ from finetune.data import BatchMaker as TextBatchMaker
 from finetune.data import encode_texts
 from finetune.tasks.classification import ClassificationObjective
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from pretrain.anomaly import watched
 from pretrain.batches import BatchMaker, ExampleStream, Position
 from pretrain.build import LossSums
-from pretrain.errors import PretrainError
+from pretrain.engine.anomaly import watched
+from pretrain.engine.errors import PretrainError
 from pretrain.objective import PretrainingObjective
 
 STEP = 12

@@ -1,7 +1,7 @@
 import pytest
 
-from pretrain.budget import Budget
-from pretrain.errors import PretrainError
+from pretrain.engine.budget import Budget
+from pretrain.engine.errors import PretrainError
 
 
 @pytest.mark.parametrize(

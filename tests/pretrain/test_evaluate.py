@@ -9,9 +9,9 @@ from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
-from pretrain.budget import Budget
 from pretrain.build import make_data, make_model, make_objective
-from pretrain.distributed import World
+from pretrain.engine.budget import Budget
+from pretrain.engine.distributed import World
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
 from pretrain.resolve import resolve

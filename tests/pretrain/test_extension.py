@@ -4,10 +4,10 @@ import pytest
 import torch
 from tokenizers import AddedToken
 
-from data_prep.vocabulary_extension import cut
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.extension import cut
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.checkpoint import save_model_folder
+from pretrain.engine.checkpoint import save_model_folder
 from pretrain.extension import extended, lengthened
 from pretrain.run import main
 

@@ -8,11 +8,11 @@ import torch
 from data_prep.settings import ExampleSettings
 from pretrain.batches import Batches, Position
 from pretrain.build import bare_run, make_data, make_model, make_objective
-from pretrain.distributed import World
-from pretrain.loss_scale import LossScale
+from pretrain.engine.distributed import World
+from pretrain.engine.loss_scale import LossScale
+from pretrain.engine.step import count_verdict, step
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
-from pretrain.step import count_verdict, step
 
 
 def run_and_batches(prepared, precision="fp16", **changes):

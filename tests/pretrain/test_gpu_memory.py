@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from model import PRESETS, BertConfig, BertForPreTraining
-from pretrain.device import tokens_at_once
+from pretrain.engine.device import tokens_at_once
+from pretrain.engine.optimizer import Optimizer
 from pretrain.gpu_memory import GpuMemory
-from pretrain.optimizer import Optimizer
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 

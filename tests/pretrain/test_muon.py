@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.muon import Muon, newton_schulz, orthogonal
+from pretrain.engine.muon import Muon, newton_schulz, orthogonal
 
 SHAPES = [(24, 8), (8, 24), (16, 16), (8, 20)]
 

@@ -11,22 +11,22 @@ from transformers import BertForPreTraining as TheirBert
 from data_prep.errors import Interrupted
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
-from pretrain import training_run
 from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
-from pretrain.budget import Budget
 from pretrain.build import LossSums
-from pretrain.checkpoint import Checkpoints, read_state
-from pretrain.device import Arriving, Precision
-from pretrain.distributed import World
-from pretrain.errors import PretrainError
-from pretrain.loop import stop_if_asked, train
-from pretrain.muon import Muon
+from pretrain.engine import run as training_run
+from pretrain.engine.budget import Budget
+from pretrain.engine.checkpoint import Checkpoints, read_state
+from pretrain.engine.device import Arriving, Precision
+from pretrain.engine.distributed import World
+from pretrain.engine.errors import PretrainError
+from pretrain.engine.loop import stop_if_asked, train
+from pretrain.engine.muon import Muon
+from pretrain.engine.optimizer import Optimizer, Schedule
+from pretrain.engine.progress import MetricsFile, Progress
+from pretrain.engine.run import Counters, Run
+from pretrain.engine.step import MOST_SKIPPED_IN_A_ROW, Outcome, count_verdict, step
+from pretrain.engine.threads import Threads
 from pretrain.objective import PretrainingObjective
-from pretrain.optimizer import Optimizer, Schedule
-from pretrain.progress import MetricsFile, Progress
-from pretrain.step import MOST_SKIPPED_IN_A_ROW, Outcome, count_verdict, step
-from pretrain.threads import Threads
-from pretrain.training_run import Counters, Run
 
 
 @pytest.fixture

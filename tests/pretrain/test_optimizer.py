@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining
-from pretrain.errors import PretrainError
-from pretrain.optimizer import Optimizer, Schedule, clip, decayed, layer_matrices, peak_learning_rate
+from pretrain.engine.errors import PretrainError
+from pretrain.engine.optimizer import Optimizer, Schedule, clip, decayed, layer_matrices, peak_learning_rate
 
 KINDS = ("linear", "cosine", "warmup-stable-decay")
 

@@ -5,7 +5,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from data_prep.corpus import Corpus
+from data_prep.text.corpus import Corpus
 from pretrain.fill_mask import MaskFiller
 from pretrain.run import main
 
@@ -71,8 +71,8 @@ def test_the_latest_checkpoints_and_the_best_are_kept(finished):
 
 def test_the_best_checkpoint_outlives_the_latest(prepared, tmp_path):
     from model import BertConfig, BertForPreTraining
-    from pretrain.checkpoint import Checkpoints
-    from pretrain.optimizer import Optimizer
+    from pretrain.engine.checkpoint import Checkpoints
+    from pretrain.engine.optimizer import Optimizer
 
     model = BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=prepared.tokenizer.vocab_size))
     checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.spikes import UsualLoss
+from pretrain.engine.spikes import UsualLoss
 
 STEPS = 10_000
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.threads import IdleCores, Threads
+from pretrain.engine.threads import IdleCores, Threads
 
 TOKENS = 7_000
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..prepared import Shard, write_table
+from ..settings import ExampleSettings
+from ..vocabulary.wordpiece import WordPieceTokenizer
 from .masking import MaskingRules, mask
 from .packing import Examples, pack
 from .pairs import UNLABELLED, example_keys, pairs
-from .prepared import Shard, write_table
-from .settings import ExampleSettings
-from .wordpiece import WordPieceTokenizer
 
 _ROWS_AT_ONCE = 4_096
 

@@ -5,12 +5,12 @@ from itertools import chain
 
 import numpy as np
 
-from .corpus import Document
+from ..errors import PrepError
+from ..settings import PrepSettings
+from ..text.corpus import Document
 from .document_frequency import shared_entries
-from .errors import PrepError
-from .settings import PrepSettings
-from .vocabulary_extension import new_entries
-from .vocabulary_training import automatic_size, count_characters, train_vocabulary
+from .extension import new_entries
+from .training import automatic_size, count_characters, train_vocabulary
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 Documents = Callable[[], Iterable[Document]]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from .errors import PrepError
+from ..errors import PrepError
 
 LONGEST_LINE = 10_000
 """Characters. sentencex takes time that grows with the square of the length of a text without spaces (minutes

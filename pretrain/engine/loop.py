@@ -10,10 +10,10 @@ from torch import nn
 
 from data_prep.errors import Interrupted
 
+from ..batches import Batches, Position
 from .anomaly import watched
-from .batches import Batches, Position
+from .run import Run
 from .step import Outcome, arrange_sums, count_verdict, step
-from .training_run import Run
 
 
 def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:

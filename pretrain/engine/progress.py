@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_prep.console.screen import Bar, say
 from data_prep.files import flush_to_disk, write_text
-from data_prep.screen import Bar, say
 
 if TYPE_CHECKING:
+    from .run import Counters
     from .step import Outcome
-    from .training_run import Counters
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20

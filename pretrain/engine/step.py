@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data_prep.random_keys import keys
-from data_prep.screen import say
+from data_prep.console.screen import say
+from data_prep.examples.random_keys import keys
 from model import PackedBatch
 
-from .batches import Batches
+from ..batches import Batches
 from .device import Arriving, free_cache, moved
 from .distributed import unsynchronised
 from .errors import PretrainError
 from .optimizer import clip
 from .out_of_memory import is_out_of_memory
-from .training_run import Run
+from .run import Run
 
 # This many steps in a row without a finite loss and gradient end a run.
 MOST_SKIPPED_IN_A_ROW = 10

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from .prepared import Shard
+from ..prepared import Shard
 from .random_keys import below, keys
 from .windows import cut_long_sentences, targets, windows
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from data_prep.screen import say
+from data_prep.console.screen import say
 from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
-from data_prep.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .errors import PretrainError
 from .folder import remove_folder, whole_folder

@@ -10,11 +10,11 @@ from itertools import accumulate, groupby, islice
 from statistics import fmean, median
 from typing import Any
 
-from .errors import PrepError
+from ..errors import PrepError
+from .cells import column_names, kind_of, lines_of
 from .readers import Meter, Rows, refuse, rows, text_blocks
 from .sentences import split
 from .sources import Source, listing
-from .values import column_names, kind_of, lines_of
 from .wrapping import LineBreaks
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")

@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from .command_mistakes import (
+from ..errors import Interrupted, UserError
+from .help_page import help_page
+from .mistakes import (
     Option,
     argument_problems,
     closest,
@@ -28,8 +30,6 @@ from .command_mistakes import (
     underscored,
     without_value,
 )
-from .errors import Interrupted, UserError
-from .help_page import help_page
 
 Settings = TypeVar("Settings")
 

@@ -17,7 +17,7 @@ from itertools import islice
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from .errors import PrepError
+from ..errors import PrepError
 from .word_counts import WordCounts
 from .wordpiece import SPECIAL_TOKENS, bert_normalizer
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from .errors import PrepError
-from .files import leads_out
+from ..errors import PrepError
+from ..files import leads_out
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .files import flush_to_disk
+from ..files import flush_to_disk
 from .readers import Meter, rows
 from .sources import Source, split_name
 

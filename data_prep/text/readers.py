@@ -16,10 +16,10 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any
 
+from ..errors import PrepError
+from .cells import is_text
 from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
-from .errors import PrepError
 from .sources import Source, listing, split_name
-from .values import is_text
 
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16

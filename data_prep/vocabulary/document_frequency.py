@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .corpus import Document
+from ..text.corpus import Document
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import PrepError
+from ..errors import PrepError
 from .random_keys import below, keys, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1

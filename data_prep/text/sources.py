@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from .errors import PrepError
+from ..errors import PrepError
 
 FORMATS = "text (.txt), .jsonl, .csv, .tsv, each also with .gz, and .parquet"
 # Files by which a folder is known that holds no text of an owner: a prepared corpus, a run, a model, a tokenizer.

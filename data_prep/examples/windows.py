@@ -7,7 +7,7 @@ whole document: those that fit beside no neighbour, and of the others as few tok
 
 import numpy as np
 
-from .prepared import Shard
+from ..prepared import Shard
 from .random_keys import below, keys, uniform
 
 SHORT_PROBABILITY = 0.1

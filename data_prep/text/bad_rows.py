@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from .errors import PrepError
+from ..errors import PrepError
 
 MOST_BAD = 0.5
 """A file of which more rows are bad is refused, unless bad rows are skipped."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from .corpus import Corpus, Document
+from ..text.corpus import Corpus, Document
 
 
 class Bar(tqdm):

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_prep.command_line import INTERRUPTED
+from data_prep.console.command_line import INTERRUPTED
 from data_prep.errors import Interrupted
 
 from .device import find_device

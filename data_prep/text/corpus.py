@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from ..errors import PrepError
 from . import builtin
 from .bad_rows import BadRows
-from .corpus_rules import CorpusRules, RuleFinder
+from .cells import group_of, kind_of, lines_of, words_apart
 from .encodings import AUTO
-from .errors import PrepError
 from .hub_copy import fetched
 from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
+from .rules import CorpusRules, RuleFinder
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve
-from .values import group_of, kind_of, lines_of, words_apart
 from .wrapping import unwrapped
 
 LONGEST_DOCUMENT = 4_000_000

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..prepared import Shard
 from .pairs import Pairs
-from .prepared import Shard
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What a person at the screen types and sees."""

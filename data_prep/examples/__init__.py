@@ -1,0 +1,1 @@
+"""Token ids to examples: pairs of sentences, masks, packed batches; pure functions of keys."""

@@ -1,0 +1,1 @@
+"""Documents to a WordPiece tokenizer: counting, training, extending, reading and writing."""
