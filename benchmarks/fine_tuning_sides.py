@@ -30,10 +30,10 @@ def train(job: dict) -> dict:
     from finetune.classifier import Facts
     from finetune.data import BatchMaker, TextStream
     from finetune.tasks import classification as task
-    from pretrain.batches import Batches, Position
-    from pretrain.build import bare_run
+    from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
+    from pretrain.engine.learner import bare_run
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     tokenizer, encoded = encode(settings, rows)

@@ -99,7 +99,7 @@ def one_core(stream, maker, batch_size: int, seconds: float) -> tuple[dict, floa
 
 def one_buffer(stream, maker, batch_size: int, epoch: int) -> tuple[int, float, float]:
     """Tokens, seconds, and seconds until the first batch is drawn, of the first buffer of an epoch."""
-    from pretrain.batches import Batches, Position
+    from pretrain.engine.batches import Batches, Position
     from pretrain.engine.distributed import World
 
     batches = Batches(stream, maker, batch_size, Position(epoch=epoch), World())
@@ -138,9 +138,10 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
     """Real training steps, and what of them is waiting for data."""
     from one_step import train_one
 
-    from pretrain.batches import Position
-    from pretrain.build import bare_run, freeze_unused, make_model
+    from pretrain.build import freeze_unused, make_model
+    from pretrain.engine.batches import Position
     from pretrain.engine.distributed import World
+    from pretrain.engine.learner import bare_run
 
     model = make_model(settings, prepared)
     freeze_unused(model, objective)
@@ -169,7 +170,7 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
 
 def timed_batches(*arguments):
     """`pretrain.batches.Batches` with a clock: `waited` grows by the seconds in which its caller waits."""
-    from pretrain.batches import Batches
+    from pretrain.engine.batches import Batches
 
     class TimedBatches(Batches):
         waited = 0.0

@@ -2,7 +2,7 @@
 
 import time
 
-from pretrain.batches import Batches
+from pretrain.engine.batches import Batches
 from pretrain.engine.run import Run
 from pretrain.engine.step import step
 

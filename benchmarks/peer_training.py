@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
-from pretrain.batches import BatchMaker, ExampleStream, Position
+from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
 from pretrain.engine.optimizer import Schedule
 from pretrain.objective import PretrainingObjective

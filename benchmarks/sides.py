@@ -17,9 +17,11 @@ from peers import LEARNING_SHARE, TransformersTraining, padded
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch, flops_per_token
-from pretrain.batches import Batches, BatchMaker, Position
-from pretrain.build import bare_run, make_data, make_objective
+from pretrain.batches import BatchMaker
+from pretrain.build import make_data, make_objective
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
+from pretrain.engine.learner import bare_run
 from pretrain.engine.run import Run
 from pretrain.engine.step import step
 from pretrain.resolve import automatic_batch_size, resolve

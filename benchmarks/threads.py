@@ -88,9 +88,10 @@ def serve(given: Namespace) -> None:
     import torch
 
     from data_prep.prepared import PreparedCorpus
-    from pretrain.batches import Batches, Position
-    from pretrain.build import bare_run, make_data, make_model, make_objective
+    from pretrain.build import make_data, make_model, make_objective
+    from pretrain.engine.batches import Batches, Position
     from pretrain.engine.distributed import World
+    from pretrain.engine.learner import bare_run
     from pretrain.engine.loop import timed_step
     from pretrain.resolve import resolve
     from pretrain.settings import PretrainSettings

@@ -33,7 +33,7 @@ import torch
 from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
 from model import PRESETS, BertConfig, BertForPreTraining, PackedBatch, attention
-from pretrain.build import bare_run
+from pretrain.engine.learner import bare_run
 from pretrain.engine.step import step
 from pretrain.gpu_memory import GpuMemory
 from pretrain.objective import PretrainingObjective

@@ -10,9 +10,9 @@ from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.files import write_json, write_text
 from pretrain.engine.distributed import World, joined
+from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.output import claimed
-from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import baselines
 from .dataset import Dataset, read_dataset

@@ -13,7 +13,7 @@ from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
-from pretrain.batches import Position, divided, empty_sequence
+from pretrain.engine.batches import Position, divided, empty_sequence
 
 from .long_text import LongText, fitted, head_tail, windows
 

@@ -11,13 +11,13 @@ import torch
 from data_prep.console.screen import say
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import parameter_count
-from pretrain.batches import Batches, Position
-from pretrain.build import bare_run
-from pretrain.dry_run import free_memory, memory_warning, needed_memory
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import num_bytes
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
+from pretrain.engine.learner import bare_run
+from pretrain.engine.memory import free_memory, memory_warning, needed_memory
 from pretrain.engine.progress import clock
 from pretrain.engine.run import Run
 from pretrain.engine.step import step

@@ -16,12 +16,12 @@ from data_prep.console.screen import say
 from data_prep.files import file_digest, write_json, write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.distributed import World, joined
+from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from pretrain.engine.folder import whole_folder
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.machine import Machine
 from pretrain.engine.output import claimed
 from pretrain.engine.progress import clock
-from pretrain.resolve import SETTINGS_FILE, agreed, as_before
 
 from . import report
 from .data import Encoded

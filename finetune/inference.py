@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from model import BertForSequenceClassification
-from pretrain.batches import share
+from pretrain.engine.batches import share
 from pretrain.engine.distributed import World
 
 from .data import BatchMaker

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
-from pretrain.settings import LoopSettings
+from pretrain.engine.settings import LoopSettings
 
 from .errors import FinetuneError
 

@@ -17,14 +17,14 @@ from data_prep.console.screen import say
 from data_prep.files import flush_to_disk, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification
-from pretrain.batches import Batches, Position
-from pretrain.build import LossSums, make_optimizer
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import remove_folder, whole_folder
 from pretrain.engine.interruption import Interruption
+from pretrain.engine.learner import LossSums, make_optimizer
 from pretrain.engine.loop import record_evaluation, train
 from pretrain.engine.machine import Machine
 from pretrain.engine.optimizer import Schedule

@@ -4,27 +4,23 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.unigram import log_unigram
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining, ModelError, PackedBatch
+from model import BertConfig, BertForPreTraining, ModelError
+from model.initialisation import start_positions
 
 from .batches import BatchMaker, ExampleStream
-from .engine.budget import Budget
 from .engine.checkpoint import read_state
 from .engine.device import Precision
 from .engine.distributed import World
 from .engine.errors import PretrainError
-from .engine.optimizer import Optimizer, Schedule
-from .engine.run import Run
 from .evaluate import Evaluation
 from .extension import extended, lengthened
-from .initialisation import start_positions
 from .objective import PretrainingObjective
-from .settings import LoopSettings, PretrainSettings
+from .settings import PretrainSettings
 
 
 def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
@@ -163,51 +159,3 @@ def make_data(
     precision = Precision(settings.device, settings.precision)
     evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
     return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
-
-
-class LossSums(nn.Module):
-    """An objective and its model as one module, so that DistributedDataParallel sees the whole forward pass.
-
-    Args:
-        objective: has `loss_sums(model, batch)`, see `PretrainingObjective`.
-    """
-
-    def __init__(self, model: nn.Module, objective):
-        super().__init__()
-        self.model, self.objective = model, objective
-
-    def forward(self, batch: PackedBatch) -> dict[str, Tensor]:
-        """Sums of losses by name: scalars with gradients."""
-        return self.objective.loss_sums(self.model, batch)
-
-
-def make_optimizer(settings: LoopSettings, model: nn.Module) -> Optimizer:
-    dtype = Precision(settings.device, settings.precision).optimizer_dtype
-    return Optimizer(model, settings.optimizer, settings.learning_rate, settings.weight_decay, dtype)
-
-
-def bare_run(settings: LoopSettings, model: nn.Module, objective, seed: int) -> Run:
-    """A run of resolved settings for `step.step` alone, which records and keeps nothing.
-
-    Args:
-        seed: decides the dropout.
-    """
-    budget = Budget.parse(settings.budget)
-    return Run(
-        model=model.to(settings.device).train(),
-        loss_sums=LossSums(model, objective),
-        counts=objective.counts,
-        optimizer=make_optimizer(settings, model),
-        budget=budget,
-        schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
-        learning_rate=settings.learning_rate,
-        precision=Precision(settings.device, settings.precision),
-        device=torch.device(settings.device),
-        checkpoints=None,
-        progress=None,
-        clip_norm=settings.clip_norm,
-        evaluations=settings.evaluations,
-        judge=None,
-        checkpoint_every=Budget.parse(settings.checkpoint_every),
-        seed=seed,
-    )

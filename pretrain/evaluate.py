@@ -19,7 +19,8 @@ from data_prep.prepared import PreparedCorpus, Shard
 from data_prep.vocabulary.unigram import cross_entropy, most_frequent_accuracy
 from model import BertForPreTraining, PackedBatch
 
-from .batches import BatchMaker, share
+from .batches import BatchMaker
+from .engine.batches import share
 from .engine.budget import Budget
 from .engine.device import moved
 from .engine.distributed import World

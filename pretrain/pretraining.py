@@ -18,34 +18,28 @@ from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, ModelError, parameter_count
 from model.huggingface import read_config
 
-from .batches import Batches, Position
-from .build import (
-    LossSums,
-    freeze_unused,
-    make_data,
-    make_model,
-    make_objective,
-    make_optimizer,
-    open_checkpoint,
-    require_same_pairs,
-)
+from .build import freeze_unused, make_data, make_model, make_objective, open_checkpoint, require_same_pairs
+from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.device import Precision
 from .engine.distributed import World, joined
+from .engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from .engine.errors import PretrainError
 from .engine.folder import whole_folder
 from .engine.interruption import Interruption
+from .engine.learner import LossSums, make_optimizer
 from .engine.loop import train
 from .engine.machine import Machine
 from .engine.optimizer import Schedule
 from .engine.output import claimed
-from .engine.progress import MetricsFile, Progress, Silence, results_table, summary
+from .engine.progress import MetricsFile, Progress, Silence
 from .engine.run import Counters, Run
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
 from .plots import draw_curves
-from .resolve import SETTINGS_FILE, agreed, as_before, automatic_batch_size, out_folder, resolve, unused
+from .report import results_table, summary
+from .resolve import MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 from .trouble import Trouble, busy, too_large
 
@@ -75,7 +69,7 @@ def pretrain(settings: PretrainSettings) -> Path:
 
 def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
     """The settings without `auto`, those of the run found in `out` included."""
-    settings = as_before(settings, out) or settings
+    settings = as_before(settings, out, MAY_DIFFER, unused) or settings
     return resolve(settings, base_config(settings))
 
 

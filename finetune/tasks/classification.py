@@ -20,7 +20,7 @@ from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import listing
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForSequenceClassification, ModelError
-from pretrain.initialisation import start_positions
+from model.initialisation import start_positions
 
 from ..data import Encoded, LabelledBatch, encode_texts
 from ..errors import FinetuneError

@@ -10,8 +10,8 @@ from torch import nn
 
 from data_prep.errors import Interrupted
 
-from ..batches import Batches, Position
 from .anomaly import watched
+from .batches import Batches, Position
 from .run import Run
 from .step import Outcome, arrange_sums, count_verdict, step
 

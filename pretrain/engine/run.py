@@ -10,7 +10,7 @@ from torch import nn
 from data_prep.memory import give_back
 from model import PackedBatch
 
-from ..batches import Position
+from .batches import Position
 from .budget import Budget
 from .checkpoint import Checkpoints
 from .device import Precision, steps_behind

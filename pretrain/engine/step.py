@@ -14,7 +14,7 @@ from data_prep.console.screen import say
 from data_prep.examples.random_keys import keys
 from model import PackedBatch
 
-from ..batches import Batches
+from .batches import Batches
 from .device import Arriving, free_cache, moved
 from .distributed import unsynchronised
 from .errors import PretrainError

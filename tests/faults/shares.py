@@ -13,11 +13,12 @@ from data_prep.examples.packing import Examples
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch
-from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
-from pretrain.build import LossSums
+from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
+from pretrain.engine.learner import LossSums
 from pretrain.engine.run import Counters, Run
 from pretrain.engine.step import add_counts, add_gradients
 from pretrain.evaluate import Evaluation

@@ -18,11 +18,11 @@ from finetune.tables import BadRows, table_rows
 from finetune.tasks import classification as task
 from finetune.tasks.classification import Columns, Example, find_columns, label_names, label_of, read_rows
 from model import BertForPreTraining
-from pretrain.batches import Batches, Position
-from pretrain.build import LossSums
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
+from pretrain.engine.learner import LossSums
 from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.run import Run
 from pretrain.engine.step import step

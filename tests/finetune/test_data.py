@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from finetune import data
 from finetune.data import BatchMaker, Encoded, TextStream, encode_texts
-from pretrain.batches import Batches, Position
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
 
 MODES = ("head", "head-tail", "windows")

@@ -18,10 +18,11 @@ from finetune.data import BatchMaker as TextBatchMaker
 from finetune.data import encode_texts
 from finetune.tasks.classification import ClassificationObjective
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from pretrain.batches import BatchMaker, ExampleStream, Position
-from pretrain.build import LossSums
+from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.anomaly import watched
+from pretrain.engine.batches import Position
 from pretrain.engine.errors import PretrainError
+from pretrain.engine.learner import LossSums
 from pretrain.objective import PretrainingObjective
 
 STEP = 12

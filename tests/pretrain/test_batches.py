@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from data_prep.assembly import Totals, assemble_shards
 from data_prep.settings import ExampleSettings
-from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
+from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
 
 SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)

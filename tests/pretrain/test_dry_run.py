@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.settings import ExampleSettings
-from pretrain.batches import BatchMaker, ExampleStream, Position
-from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once, free_memory, memory_warning
+from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once
+from pretrain.engine.batches import Position
+from pretrain.engine.memory import free_memory, memory_warning
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from data_prep.settings import ExampleSettings
-from pretrain.batches import Batches, Position
-from pretrain.build import bare_run, make_data, make_model, make_objective
+from pretrain.build import make_data, make_model, make_objective
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
+from pretrain.engine.learner import bare_run
 from pretrain.engine.loss_scale import LossScale
 from pretrain.engine.step import count_verdict, step
 from pretrain.resolve import resolve

@@ -12,9 +12,10 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.settings import ExampleSettings
+from pretrain.engine.earlier_run import SETTINGS_FILE
 from pretrain.engine.machine import Machine, available_cores, default_threads
 from pretrain.pretraining import pretrain
-from pretrain.resolve import SETTINGS_FILE, automatic_batch_size
+from pretrain.resolve import automatic_batch_size
 from pretrain.settings import PretrainSettings
 
 

@@ -11,14 +11,15 @@ from transformers import BertForPreTraining as TheirBert
 from data_prep.errors import Interrupted
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
-from pretrain.batches import Batches, BatchMaker, ExampleStream, Position
-from pretrain.build import LossSums
+from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine import run as training_run
+from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, read_state
 from pretrain.engine.device import Arriving, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.errors import PretrainError
+from pretrain.engine.learner import LossSums
 from pretrain.engine.loop import stop_if_asked, train
 from pretrain.engine.muon import Muon
 from pretrain.engine.optimizer import Optimizer, Schedule

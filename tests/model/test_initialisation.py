@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import BertConfig, BertModel
-from pretrain.initialisation import POSITION_SCALE, rotation, sinusoids, start_positions
+from model.initialisation import POSITION_SCALE, rotation, sinusoids, start_positions
 
 LENGTH = 96
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from model import BertModel
+from .bert import BertModel
 
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04

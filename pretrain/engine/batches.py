@@ -1,0 +1,109 @@
+"""Global batches in the order of training, and the share of a process as micro-batches."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model import PackedBatch
+
+from .distributed import World
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in its data: the next example is number `example` of a buffer of shards of an epoch, all
+    from 0.
+
+    `content_tokens` counts the tokens of the corpus used so far, in all epochs, without special tokens.
+    """
+
+    epoch: int = 0
+    buffer: int = 0
+    example: int = 0
+    content_tokens: int = 0
+
+
+class Stream(Protocol):
+    """Global batches (anything that an array of numbers indexes) in the order of training."""
+
+    def batches(self, batch_size: int, start: Position) -> Iterator[tuple[Any, Position]]: ...
+
+    def epochs(self, position: Position) -> float: ...
+
+
+class Batches:
+    """What the loop draws from: this process's share of one global batch after the other, as micro-batches.
+
+    Args:
+        stream: gives the global batches.
+        maker: divides a share into micro-batches.
+    """
+
+    def __init__(self, stream: Stream, maker: Any, batch_size: int, start: Position, world: World):
+        self.stream, self.maker, self.world = stream, maker, world
+        self.position = start
+        self._global_batches = stream.batches(batch_size, start)
+
+    def draw(self) -> None:
+        """Go on to the next global batch."""
+        self._drawn, self.position = next(self._global_batches)
+        self._mine = self._drawn[share(self.maker.lengths(self._drawn), self.world)]
+
+    def micro_batches(self) -> list[PackedBatch]:
+        """This process's share of the global batch; at least one micro-batch, which may be without a target."""
+        return list(self.maker.micro_batches(self._mine)) or [self.maker.nothing()]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of this process's share."""
+        return int(self.maker.lengths(self._mine).sum())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence of this process's share."""
+        return self.maker.longest(self._mine)
+
+    def identification(self) -> Callable[[], list]:
+        """Tells, also after later draws, where the examples of the global batch are (see the maker's `identify`)."""
+        return partial(self.maker.identify, self._drawn)
+
+    @property
+    def epochs(self) -> float:
+        """How many times the corpus has been used, as a fraction."""
+        return self.stream.epochs(self.position)
+
+
+def share(lengths: np.ndarray, world: World) -> np.ndarray:
+    """Which sequences of a global batch are this process's: int64; every process gets short and long ones."""
+    return np.argsort(lengths, kind="stable")[world.rank :: world.size]
+
+
+def divided(lengths: np.ndarray, limit: int) -> Iterator[slice]:
+    """Consecutive parts of sorted sequences with at most `limit` tokens each, or with a single sequence."""
+    first, tokens = 0, 0
+    for place, length in enumerate(lengths.tolist()):
+        if place > first and tokens + length > limit:
+            yield slice(first, place)
+            first, tokens = place, 0
+        tokens += length
+    if len(lengths):
+        yield slice(first, len(lengths))
+
+
+def empty_sequence(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    """The fields of a packed batch that is [CLS] [SEP]; no masked position."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return {
+        "input_ids": torch.tensor([tokenizer.cls_id, tokenizer.sep_id]),
+        "token_type_ids": torch.zeros(2, dtype=torch.int64),
+        "position_ids": torch.arange(2),
+        "sequence_starts": torch.tensor([0, 2], dtype=torch.int32),
+        "max_sequence_length": 2,
+        "masked_positions": nothing,
+        "masked_labels": nothing,
+    }
