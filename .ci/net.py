@@ -239,7 +239,7 @@ def plain(text: str) -> Iterator[str]:
     """Its lines without numbers; none of a progress bar, and no warning of a busy machine."""
     for row in text.split("\n"):
         if not any(part in row for part in ("%|", " tokens/s", "processes want the")):
-            yield re.sub(r"[\d.,:]*\d", "#", re.sub(r"\d+ (min|h) ", "", row)).rstrip()
+            yield re.sub(r"[\d.,:]*\d", "#", re.sub(r"\d+ (min|h) ", "", row)).strip()
 
 
 if __name__ == "__main__":
