@@ -17,7 +17,7 @@ from joblib import cpu_count
 
 from .assembly import PARTS, assemble
 from .console import command_line
-from .console.screen import say, tracked
+from .console.screen import Bar, say
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
@@ -460,3 +460,12 @@ class Preparation:
             "train": facts["train"],
             "validation": facts["validation"],
         }
+
+
+def tracked(corpus: Corpus, what: str) -> Iterator[Document]:
+    """The documents of a corpus, with a bar of the bytes read where there is a terminal."""
+    total = corpus.total_bytes or None
+    with Bar(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        for document in corpus.documents():
+            yield document
+            bar.update(corpus.bytes_read - bar.n)

@@ -20,6 +20,7 @@ from model import BertForSequenceClassification
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.engine.counters import Counters
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import remove_folder, whole_folder
@@ -29,7 +30,7 @@ from pretrain.engine.loop import record_evaluation, train
 from pretrain.engine.machine import Machine
 from pretrain.engine.optimizer import Schedule
 from pretrain.engine.progress import MetricsFile, Progress, Silence
-from pretrain.engine.run import Counters, Run
+from pretrain.engine.run import Run
 
 from .classifier import Facts, TextClassifier, open_classifier
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts, collapse_of

@@ -22,6 +22,7 @@ from .build import freeze_unused, make_data, make_model, make_objective, open_ch
 from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from .engine.counters import Counters
 from .engine.device import Precision
 from .engine.distributed import World, joined
 from .engine.earlier_run import SETTINGS_FILE, agreed, as_before
@@ -34,7 +35,7 @@ from .engine.machine import Machine
 from .engine.optimizer import Schedule
 from .engine.output import claimed
 from .engine.progress import MetricsFile, Progress, Silence
-from .engine.run import Counters, Run
+from .engine.run import Run
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
 from .plots import draw_curves

@@ -14,7 +14,7 @@ ALLOWED = {
     "data_prep.text": ("data_prep.errors", "data_prep.files"),
     "data_prep.vocabulary": ("data_prep.errors", "data_prep.files", "data_prep.settings", "data_prep.text"),
     "data_prep.examples": ("data_prep.errors", "data_prep.prepared", "data_prep.settings", "data_prep.vocabulary"),
-    "data_prep.console": ("data_prep.errors", "data_prep.text"),
+    "data_prep.console": ("data_prep.errors",),
     "data_prep": (),
     "pretrain.engine": ("data_prep", "model"),
     "pretrain": ("data_prep", "model"),
@@ -33,15 +33,11 @@ MODULES = dict(modules())
 
 
 def imported(module: str) -> set[str]:
-    """The modules of this project that a module imports, wherever in its source but for types alone."""
+    """The modules of this project that a module imports, wherever in its source."""
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     found = set()
-    nodes = [ast.parse(path.read_text(encoding="utf-8"))]
-    while nodes:
-        node = nodes.pop()
-        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
-            nodes += ast.iter_child_nodes(node)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

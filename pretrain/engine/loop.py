@@ -12,8 +12,9 @@ from data_prep.errors import Interrupted
 
 from .anomaly import watched
 from .batches import Batches, Position
+from .outcome import Outcome
 from .run import Run
-from .step import Outcome, arrange_sums, count_verdict, step
+from .step import arrange_sums, count_verdict, step
 
 
 def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:

@@ -1,18 +1,16 @@
-"""What a person and a program see of a run: one progress bar, metrics.jsonl, the table at the end."""
+"""What a person and a program see of a run while it goes on: one progress bar, and metrics.jsonl."""
 
 import json
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_prep.console.screen import Bar, say
 from data_prep.files import flush_to_disk, write_text
 
-if TYPE_CHECKING:
-    from .run import Counters
-    from .step import Outcome
+from .counters import Counters
+from .outcome import Outcome
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20
@@ -81,7 +79,7 @@ class Progress:
         self._since = None
         self._printed = -1
 
-    def step(self, counters: "Counters", outcome: "Outcome", seconds: float, used: float) -> None:
+    def step(self, counters: Counters, outcome: Outcome, seconds: float, used: float) -> None:
         """Record a step; `seconds` and `used` are the time and the share of the budget used.
 
         Losses that are not finite have no mean; the row counts the steps that were skipped for them.
@@ -123,7 +121,7 @@ class Progress:
             self._printed = int(used * _LINES)
             print(f"{used:4.0%}  {line}", flush=True)
 
-    def spike(self, counters: "Counters", outcome: "Outcome") -> None:
+    def spike(self, counters: Counters, outcome: Outcome) -> None:
         """Record a loss far above the usual, or not finite, and where the step's examples are."""
         usual, losses = counters.usual_loss.mean, outcome.losses
         row = {f"{name}_loss": value if math.isfinite(value) else None for name, value in losses.items()}
@@ -131,7 +129,7 @@ class Progress:
         text = f"step {outcome.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
         Bar.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
 
-    def evaluation(self, counters, results: dict[str, float]) -> None:
+    def evaluation(self, counters: Counters, results: dict[str, float]) -> None:
         """Record held-out results and say them in a line."""
         self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
         Bar.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)

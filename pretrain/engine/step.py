@@ -4,8 +4,6 @@ One verdict decides whether a step is taken: losses and gradient norm, over all 
 stays on the device, where every part of the optimizer obeys it; the host reads it later (see `device.steps_behind`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,49 +18,11 @@ from .distributed import unsynchronised
 from .errors import PretrainError
 from .optimizer import clip
 from .out_of_memory import is_out_of_memory
+from .outcome import Outcome
 from .run import Run
 
 # This many steps in a row without a finite loss and gradient end a run.
 MOST_SKIPPED_IN_A_ROW = 10
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step did, while the device may still be at work on it."""
-
-    step: int
-    """Its number, from 1."""
-    epochs: float
-    tokens: int
-    """Of the run up to this step."""
-    learning_rate: float
-    threads: int
-    names: tuple[str, ...]
-    """Of the losses."""
-    arriving: Arriving
-    """The mean losses, the gradient norm before clipping, 1 for a sick step, 1 for an overflow."""
-    identify: Callable[[], list]
-    """Where the examples of the step are (see `Batches.identify`)."""
-
-    @property
-    def losses(self) -> dict[str, float]:
-        """Means over the targets of the global batch, nats; waits for the step."""
-        return dict(zip(self.names, self.arriving.numbers(), strict=False))
-
-    @property
-    def norm(self) -> float:
-        """Of the gradient, before clipping; waits for the step."""
-        return self.arriving.numbers()[-3]
-
-    @property
-    def is_sick(self) -> bool:
-        """Whether loss or gradient were not finite, so that no weight was changed; waits for the step."""
-        return self.arriving.numbers()[-2] > 0
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether the gradient was too large for fp16 under the loss scale, so that no weight was changed."""
-        return self.arriving.numbers()[-1] > 0
 
 
 def step(run: Run, batches: Batches) -> Outcome:

@@ -16,10 +16,11 @@ from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
+from pretrain.engine.counters import Counters
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
 from pretrain.engine.learner import LossSums
-from pretrain.engine.run import Counters, Run
+from pretrain.engine.run import Run
 from pretrain.engine.step import add_counts, add_gradients
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective

@@ -16,6 +16,7 @@ from pretrain.engine import run as training_run
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, read_state
+from pretrain.engine.counters import Counters
 from pretrain.engine.device import Arriving, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.errors import PretrainError
@@ -23,9 +24,10 @@ from pretrain.engine.learner import LossSums
 from pretrain.engine.loop import stop_if_asked, train
 from pretrain.engine.muon import Muon
 from pretrain.engine.optimizer import Optimizer, Schedule
+from pretrain.engine.outcome import Outcome
 from pretrain.engine.progress import MetricsFile, Progress
-from pretrain.engine.run import Counters, Run
-from pretrain.engine.step import MOST_SKIPPED_IN_A_ROW, Outcome, count_verdict, step
+from pretrain.engine.run import Run
+from pretrain.engine.step import MOST_SKIPPED_IN_A_ROW, count_verdict, step
 from pretrain.engine.threads import Threads
 from pretrain.objective import PretrainingObjective
 
