@@ -25,7 +25,7 @@ def main() -> None:
 
 def train(job: dict) -> dict:
     """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
-    from one_step import train_one
+    from one_step import Steps
 
     from finetune.classifier import Facts
     from finetune.data import BatchMaker, TextStream
@@ -33,24 +33,25 @@ def train(job: dict) -> dict:
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import bare_run
+    from pretrain.engine.learner import Learner
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     tokenizer, encoded = encode(settings, rows)
     model = task.build_model(settings.model, rows["labels"], job["seed"], settings.dropout)
     maker = BatchMaker(encoded["train"], tokenizer, settings.micro_batch_tokens)
-    run = bare_run(settings, model, task.objective(encoded["train"], len(rows["labels"]), False), job["seed"])
+    learner = Learner(settings, model, task.objective(encoded["train"], len(rows["labels"]), False), job["seed"])
     batches = Batches(TextStream(encoded["train"], job["seed"]), maker, settings.batch_size, Position(), World())
+    steps = Steps(settings, learner, batches)
     began = time.perf_counter()
-    while not run.is_over():
-        train_one(run, batches)
+    while not steps.are_over():
+        steps.take()
     seconds = time.perf_counter() - began
     if job["save"]:
         Path(job["save"]).mkdir(parents=True)
         save_model_folder(model, tokenizer, Path(job["save"]), model_max_length=settings.sequence_length)
         Facts(tuple(rows["columns"]), settings.sequence_length, settings.long_text).write(Path(job["save"]))
     held_out = (part for part in ("validation", "test") if rows[part])
-    scores = {part: accuracy(model, encoded[part], tokenizer, run) for part in held_out}
+    scores = {part: accuracy(model, encoded[part], tokenizer, learner.precision) for part in held_out}
     return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **scores}
 
 
@@ -85,13 +86,13 @@ def encode(settings, rows: dict) -> tuple:
     return tokenizer, encoded
 
 
-def accuracy(model, encoded, tokenizer, run) -> float:
+def accuracy(model, encoded, tokenizer, precision) -> float:
     """The share of right classes."""
     from finetune.data import BatchMaker
     from finetune.inference import probabilities
     from pretrain.engine.distributed import World
 
-    found = probabilities(model, BatchMaker(encoded, tokenizer, 2048), run.precision, World())
+    found = probabilities(model, BatchMaker(encoded, tokenizer, 2048), precision, World())
     return float((found.argmax(1) == encoded.labels()).mean())
 
 

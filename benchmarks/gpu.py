@@ -36,7 +36,7 @@ import pretrain  # noqa: F401
 import torch
 from matmul import best_rate
 from peers import NEEDS, TransformersTraining, is_installed, padded
-from sides import Corpus, alternate, check_near, check_same, fastest_division, new_model, our_run, spread
+from sides import Corpus, alternate, check_near, check_same, fastest_division, new_model, our_learner, spread
 from table import Table, code, machine, parser
 
 from data_prep.errors import UserError
@@ -149,7 +149,7 @@ class Sides:
         """The first step of ours, if it is that of the peer, and the peer's best division of a batch."""
         model = new_model(self.config)
         peer = TransformersTraining(model, self.settings)
-        first = check_same(self.corpus, our_run(self.corpus, self.settings, model), peer)
+        first = check_same(self.corpus, our_learner(self.corpus, self.settings, model), peer)
         return first, fastest_division(self.corpus, peer)
 
     def _add(self, name: str) -> None:
@@ -168,8 +168,8 @@ class Sides:
         if "compiled" in name:
             for layer in model.bert.layers:
                 layer.compile(dynamic=True)
-        run = our_run(self.corpus, self.settings, model)
-        return lambda number: step(run, self.corpus.drawn[number])
+        learner = our_learner(self.corpus, self.settings, model)
+        return lambda number: step(learner, self.corpus.drawn[number])
 
     def _theirs(self, name: str) -> Callable[[int], object]:
         peer = TransformersTraining(new_model(self.config), self.settings, compiled="compiled" in name)

@@ -136,24 +136,26 @@ def pinned() -> Iterator[None]:
 
 def steps(settings, prepared, objective, stream, maker, building: float, seconds: float) -> dict:
     """Real training steps, and what of them is waiting for data."""
-    from one_step import train_one
+    from one_step import Steps
 
     from pretrain.build import freeze_unused, make_model
     from pretrain.engine.batches import Position
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import bare_run
+    from pretrain.engine.learner import Learner
 
     model = make_model(settings, prepared)
     freeze_unused(model, objective)
-    run = bare_run(replace(settings, budget="1000000steps"), model, objective, seed=1)
+    settings = replace(settings, budget="1000000steps")
+    learner = Learner(settings, model, objective, seed=1)
     batches = timed_batches(stream, maker, settings.batch_size, Position(), World())
+    steps_taken = Steps(settings, learner, batches)
     for _ in range(WARM_UP):
-        train_one(run, batches)
+        steps_taken.take()
     taken, waited, tokens = [], [], []
     began = time.monotonic()
     while not taken or time.monotonic() - began < seconds:
         batches.waited = 0.0
-        taken.append(train_one(run, batches))
+        taken.append(steps_taken.take())
         waited.append(batches.waited)
         tokens.append(batches.num_tokens)
     # The first draw of the run, which built the pairs of a buffer, was in the warm-up.

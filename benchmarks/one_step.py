@@ -1,17 +1,36 @@
-"""A training step with the draw of its batch, timed."""
+"""Training steps with the draw of their batches, timed."""
 
 import time
 
 from pretrain.engine.batches import Batches
-from pretrain.engine.run import Run
+from pretrain.engine.budget import Budget
+from pretrain.engine.learner import Learner
+from pretrain.engine.optimizer import Schedule
+from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import step
 
 
-def train_one(run: Run, batches: Batches) -> float:
-    """Draw a batch and take a step, as the loop does; returns the seconds."""
-    began = time.perf_counter()
-    run.optimizer.set_learning_rate(run.learning_rate * run.schedule(run.amount_used()))
-    batches.draw()
-    step(run, batches)
-    run.counters.epochs = batches.epochs
-    return time.perf_counter() - began
+class Steps:
+    """Steps as the loop takes them, in a budget that is counted, with neither evaluations nor checkpoints."""
+
+    def __init__(self, settings: LoopSettings, learner: Learner, batches: Batches):
+        self.settings, self.learner, self.batches = settings, learner, batches
+        self.budget = Budget.parse(settings.budget)
+        self.schedule = Schedule(settings.schedule, settings.warmup * self.budget.amount, self.budget.amount)
+
+    def used(self) -> float:
+        """How much of the budget is used, in its unit."""
+        counters = self.learner.counters
+        return self.budget.used(0.0, counters.step, counters.epochs, counters.tokens)
+
+    def are_over(self) -> bool:
+        return self.used() >= self.budget.amount
+
+    def take(self) -> float:
+        """Draw a batch and take a step; returns the seconds."""
+        began = time.perf_counter()
+        self.learner.optimizer.set_learning_rate(self.settings.learning_rate * self.schedule(self.used()))
+        self.batches.draw()
+        step(self.learner, self.batches)
+        self.learner.counters.epochs = self.batches.epochs
+        return time.perf_counter() - began

@@ -21,8 +21,7 @@ from pretrain.batches import BatchMaker
 from pretrain.build import make_data, make_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import bare_run
-from pretrain.engine.run import Run
+from pretrain.engine.learner import Learner
 from pretrain.engine.step import step
 from pretrain.resolve import automatic_batch_size, resolve
 from pretrain.settings import PretrainSettings
@@ -112,14 +111,14 @@ def new_model(config: BertConfig) -> BertForPreTraining:
     return BertForPreTraining(config)
 
 
-def our_run(corpus: Corpus, settings: PretrainSettings, model: BertForPreTraining) -> Run:
+def our_learner(corpus: Corpus, settings: PretrainSettings, model: BertForPreTraining) -> Learner:
     """Our side. It learns so little that the weights, and with them the losses, stay about where they were."""
-    run = bare_run(settings, model, corpus.objective, seed=0)
-    run.optimizer.set_learning_rate(settings.learning_rate * LEARNING_SHARE)
-    return run
+    learner = Learner(settings, model, corpus.objective, seed=0)
+    learner.optimizer.set_learning_rate(settings.learning_rate * LEARNING_SHARE)
+    return learner
 
 
-def check_same(corpus: Corpus, run: Run, peer: TransformersTraining) -> tuple[dict, float]:
+def check_same(corpus: Corpus, learner: Learner, peer: TransformersTraining) -> tuple[dict, float]:
     """Refuse to compare sides that do not compute the same: losses in float32, then the first step of both.
 
     Returns:
@@ -127,14 +126,14 @@ def check_same(corpus: Corpus, run: Run, peer: TransformersTraining) -> tuple[di
     """
     drawn = corpus.drawn[0]
     batches = padded(drawn.parts, 1)
-    counts = [run.counts(part) for part in drawn.parts]
+    counts = [learner.counts(part) for part in drawn.parts]
     with torch.no_grad():
-        sums = [run.loss_sums(part.to(run.device)) for part in drawn.parts]
+        sums = [learner.loss_sums(part.to(learner.device)) for part in drawn.parts]
     theirs = peer.exact_losses(batches)
     for name in corpus.objective.names:
         ours = sum(float(part[name]) for part in sums) / max(1, sum(count[name] for count in counts))
         assert abs(ours - theirs[name]) < EXACT * ours, f"{name}: {ours} and {theirs[name]} in float32"
-    outcome = step(run, drawn)
+    outcome = step(learner, drawn)
     first = outcome.losses, outcome.norm
     check_near(first, peer.step(batches))
     return first

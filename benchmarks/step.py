@@ -26,7 +26,7 @@ import pretrain  # noqa: F401
 
 # isort: split
 from peers import NEEDS, TransformersTraining, is_installed, padded
-from sides import DIVISIONS, Corpus, alternate, check_same, fastest_division, new_model, our_run, spread
+from sides import DIVISIONS, Corpus, alternate, check_same, fastest_division, new_model, our_learner, spread
 from table import Table, code, machine, parser
 
 from data_prep.errors import UserError
@@ -99,13 +99,13 @@ def measure(given: Namespace, size: str, length: int, seconds: float) -> dict:
     config = corpus.config(size, given.vocab_size)
     settings, model = corpus.settings_for(config), new_model(config)
     peer = TransformersTraining(model, settings, masked_rows=given.peer_loss == "masked-rows")
-    run = our_run(corpus, settings, model)
-    check_same(corpus, run, peer)
+    learner = our_learner(corpus, settings, model)
+    check_same(corpus, learner, peer)
     groups = fastest_division(corpus, peer)
     theirs = [padded(drawn.parts, groups) for drawn in corpus.drawn]
     bare, limits = corpus.matmul_rate(config, min(2.0, seconds / 60)), []
     sides = {
-        "ours": lambda number: step(run, corpus.drawn[number]),
+        "ours": lambda number: step(learner, corpus.drawn[number]),
         "peer": lambda number: peer.step(theirs[number]),
     }
     rates = alternate(corpus, sides, until, between=lambda: limits.append(bare()))

@@ -90,9 +90,11 @@ def serve(given: Namespace) -> None:
     from data_prep.prepared import PreparedCorpus
     from pretrain.build import make_data, make_model, make_objective
     from pretrain.engine.batches import Batches, Position
+    from pretrain.engine.budget import Budget
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import bare_run
+    from pretrain.engine.learner import Learner
     from pretrain.engine.loop import timed_step
+    from pretrain.engine.threads import Threads
     from pretrain.resolve import resolve
     from pretrain.settings import PretrainSettings
 
@@ -105,15 +107,16 @@ def serve(given: Namespace) -> None:
     prepared = PreparedCorpus(given.prepared, verify=False)
     objective = make_objective(settings, prepared)
     stream, maker, _ = make_data(settings, prepared, objective, World())
-    run = bare_run(settings, make_model(settings, prepared), objective, settings.examples.seed)
-    run.optimizer.set_learning_rate(1e-5)
+    learner = Learner(settings, make_model(settings, prepared), objective, settings.examples.seed)
+    learner.optimizer.set_learning_rate(1e-5)
     batches = Batches(stream, maker, settings.batch_size, Position(), World())
+    threads = Threads(torch.get_num_threads(), may_change=not Budget.parse(settings.budget).is_counted)
 
     def train(seconds: float) -> float:
-        began, tokens = time.perf_counter(), run.counters.tokens
+        began, tokens = time.perf_counter(), learner.counters.tokens
         while time.perf_counter() - began < seconds:
-            timed_step(run, batches)
-        return (run.counters.tokens - tokens) / (time.perf_counter() - began)
+            timed_step(learner, batches, threads)
+        return (learner.counters.tokens - tokens) / (time.perf_counter() - began)
 
     train(1.0)
     print(json.dumps("ready"), flush=True)

@@ -22,6 +22,7 @@ from data_prep.settings import ExampleSettings
 from pretrain.build import make_data
 from pretrain.engine.distributed import World
 from pretrain.engine.interruption import Interruption
+from pretrain.engine.learner import Learner
 from pretrain.engine.run import Run
 from pretrain.evaluate import Evaluation, EvaluationPlan
 from pretrain.objective import PretrainingObjective
@@ -151,8 +152,8 @@ class TimedPretraining(Pretraining):
     def evaluation_plan(self, model, state: dict) -> EvaluationPlan:
         return self.plan
 
-    def make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> TimedRun:
-        run = super().make_run(model, optimizer, state, plan, seconds=0.0)
+    def make_run(self, learner: Learner, state: dict, plan: EvaluationPlan) -> TimedRun:
+        run = super().make_run(learner, state, plan)
         self.timed = TimedRun(**{field.name: getattr(run, field.name) for field in fields(run)})
         return self.timed
 

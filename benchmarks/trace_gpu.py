@@ -33,7 +33,7 @@ import torch
 from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
 from model import PRESETS, BertConfig, BertForPreTraining, PackedBatch, attention
-from pretrain.engine.learner import bare_run
+from pretrain.engine.learner import Learner
 from pretrain.engine.step import step
 from pretrain.gpu_memory import GpuMemory
 from pretrain.objective import PretrainingObjective
@@ -129,14 +129,14 @@ def traced(case: Case) -> Found:
     with fake_gpu(ARITHMETIC[case.arithmetic], bf16=case.precision == "bf16"), implementations() as chosen:
         with trace:
             model = on_gpu(lambda: BertForPreTraining(case.config()))
-            run = bare_run(case.settings(), model, PretrainingObjective(), seed=0)
-            run.device = DEVICE
+            learner = Learner(case.settings(), model, PretrainingObjective(), seed=0)
+            learner.device = DEVICE
             for _ in range(2):
                 trace.operations.clear()
                 trace.waits.clear()
                 trace.reads = 0
                 trace.peak = trace.allocated
-                outcome = step(run, Drawn(batch))
+                outcome = step(learner, Drawn(batch))
                 assert outcome.losses
         return Found(chosen, trace, trace.allocated, batch.num_tokens)
 

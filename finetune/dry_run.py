@@ -16,10 +16,9 @@ from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import num_bytes
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import bare_run
+from pretrain.engine.learner import Learner
 from pretrain.engine.memory import free_memory, memory_warning, needed_memory
 from pretrain.engine.progress import clock
-from pretrain.engine.run import Run
 from pretrain.engine.step import step
 
 from .data import BatchMaker, Encoded, TextStream
@@ -91,21 +90,21 @@ def dry_run(settings: FinetuneSettings) -> None:
     if settings.freeze_encoder:
         model.freeze_encoder()
     learned = task.objective(train, len(dataset.labels), settings.class_weights == "balanced")
-    run = bare_run(settings, model, learned, settings.seed)
-    run.optimizer.set_learning_rate(settings.learning_rate * 0.01)
+    learner = Learner(settings, model, learned, settings.seed)
+    learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
     maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens)
     batches = Batches(TextStream(train, settings.seed), maker, settings.batch_size, Position(), World())
     for number in range(_STEPS):
         if number == 1:
             began = time.monotonic()
         batches.draw()
-        step(run, batches)
+        step(learner, batches)
     seconds_a_step = (time.monotonic() - began) / (_STEPS - 1)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
     probabilities(model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
-    _print_plan(settings, rates, run, dataset, seconds_a_step, seconds_a_text)
+    _print_plan(settings, rates, learner, dataset, seconds_a_step, seconds_a_text)
 
 
 def _encoded(
@@ -128,7 +127,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
 def _print_plan(
     settings: FinetuneSettings,
     rates: Sequence[float],
-    run: Run,
+    learner: Learner,
     dataset: Dataset,
     seconds_a_step: float,
     seconds_a_text: float,
@@ -146,10 +145,10 @@ def _print_plan(
     # The first seed is trained at each rate, the others at the best.
     runs = (settings.seeds + len(rates) - 1) * models
     needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
-    weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
+    weights, state = num_bytes(learner.model.parameters()), num_bytes(learner.optimizer.state_tensors().values())
     disk = (settings.keep_checkpoints + 2) * (weights + state) + (settings.seeds + len(rates)) * models * weights
     rows = [
-        ("model", f"{parameter_count(run.model.config):,} parameters"),
+        ("model", f"{parameter_count(learner.model.config):,} parameters"),
         ("budget", f"{settings.budget} for each of {runs} runs" if runs > 1 else settings.budget),
         ("steps", f"about {steps:,.0f} of {settings.batch_size} texts ({steps / steps_an_epoch:.1f} epochs)"),
         ("speed", f"{settings.batch_size / seconds_a_step:,.0f} texts/s, {seconds_a_step:.2f} s a step"),

@@ -6,12 +6,11 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from data_prep.console.screen import say
 from data_prep.files import flush_to_disk, write_json
@@ -25,10 +24,9 @@ from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import remove_folder, whole_folder
 from pretrain.engine.interruption import Interruption
-from pretrain.engine.learner import LossSums, make_optimizer
+from pretrain.engine.learner import Learner
 from pretrain.engine.loop import record_evaluation, train
 from pretrain.engine.machine import Machine
-from pretrain.engine.optimizer import Schedule
 from pretrain.engine.progress import MetricsFile, Progress, Silence
 from pretrain.engine.run import Run
 
@@ -146,16 +144,17 @@ class SeedTraining:
         model.to(self.settings.device)
         if self.settings.freeze_encoder:
             model.freeze_encoder()
-        optimizer = make_optimizer(self.settings, model)
+        counters = Counters(**state["counters"]) if state else Counters()
+        learner = Learner(self.settings, model, self.objective, self.seed, counters, self.world)
         if newest:
-            load_optimizer(Path(newest), optimizer)
+            load_optimizer(Path(newest), learner.optimizer)
             say(f"Going on from {newest}.")
-        run = self._make_run(model, optimizer, state)
+        run = self._make_run(learner, state)
         start = Position(**state.get("position", {}))
         maker = self._maker(self.material.train, [example.place for example in self.material.dataset.train])
         stream = TextStream(self.material.train, self.seed)
         train(run, Batches(stream, maker, self.settings.batch_size, start, self.world), self._evaluate)
-        if run.counters.evaluations < run.evaluations and not run.has_stalled():
+        if run.counters.evaluations < run.settings.evaluations and not run.has_stalled():
             record_evaluation(run, self._evaluate(model))
         run.progress.close()
         return run
@@ -185,33 +184,20 @@ class SeedTraining:
         shown = dict.fromkeys(["accuracy", "macro_f1", self.settings.metric, "loss"])
         return "validation " + ", ".join(f"{name.replace('_', '-')} {results[name]:.3f}" for name in shown)
 
-    def _make_run(self, model, optimizer, state: dict) -> Run:
-        settings, budget = self.settings, Budget.parse(self.settings.budget)
-        reserve = state["reserve"] if state else self._reserve(model, budget)
+    def _make_run(self, learner: Learner, state: dict) -> Run:
+        settings = self.settings
+        reserve = state["reserve"] if state else self._reserve(learner.model, Budget.parse(settings.budget))
+        rate = self.world.first(lambda: self.restarts.learning_rate(settings.learning_rate))
         run = Run(
-            model=model,
-            loss_sums=self.world.parallel(LossSums(model, self.objective)),
-            counts=self.objective.counts,
-            optimizer=optimizer,
-            budget=budget,
-            schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
-            learning_rate=self.world.first(lambda: self.restarts.learning_rate(settings.learning_rate)),
-            precision=self.precision,
-            device=torch.device(settings.device),
+            learner=learner,
+            settings=replace(settings, learning_rate=rate),
             checkpoints=self.checkpoints,
             progress=self._progress(state) if self.world.is_main else Silence(),
-            clip_norm=settings.clip_norm,
-            evaluations=settings.evaluations,
             judge=partial(judge, metric=settings.metric),
-            checkpoint_every=Budget.parse(settings.checkpoint_every),
-            seed=self.seed,
+            interruption=self.interruption,
             patience=settings.patience,
-            detect_anomaly=settings.detect_anomaly,
             reserve=reserve,
             describe={"data": self.material.digest, "reserve": reserve},
-            counters=Counters(**state["counters"]) if state else Counters(),
-            world=self.world,
-            interruption=self.interruption,
         )
         run.note_machine(Machine.here(settings.device).facts() | {"precision": settings.precision})
         return run
@@ -256,7 +242,8 @@ class SeedTraining:
         )
         given = probabilities(self._best(run).to(settings.device), self._maker(encoded), self.precision, World())
         weights = self.objective.class_weights
-        return collapse_of(encoded.labels(), given, None if weights is None else weights.numpy(), run.learning_rate)
+        weights = None if weights is None else weights.numpy()
+        return collapse_of(encoded.labels(), given, weights, run.settings.learning_rate)
 
     def _finish(self, run: Run, collapse: Collapse | None) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
@@ -276,7 +263,7 @@ class SeedTraining:
             "validation": scores["validation"],
             "test": scores.get("test"),
             "seed": self.seed,
-            "learning_rate": run.learning_rate,
+            "learning_rate": run.settings.learning_rate,
             "restarts": self.restarts.before(),
             "learned_nothing": collapse is not None,
             "best_step": run.counters.best_step,

@@ -23,10 +23,9 @@ from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import num_bytes
 from .engine.distributed import World
-from .engine.learner import bare_run
+from .engine.learner import Learner
 from .engine.memory import free_memory, memory_warning, needed_memory
 from .engine.progress import clock
-from .engine.run import Run
 from .engine.step import step
 from .gpu_memory import GpuMemory
 from .measured import nearest
@@ -39,6 +38,8 @@ from .trouble import busy, too_large, too_short
 STEPS = 2
 # The longest examples of so many steps make the step that needs the most memory.
 SEARCHED = 8
+
+
 def dry_run(settings: PretrainSettings) -> None:
     """Print the plan of a run. Everything is written to a temporary folder that is removed again."""
     settings = resolve(settings, base_config(settings))
@@ -49,25 +50,25 @@ def dry_run(settings: PretrainSettings) -> None:
         stream, maker, evaluation = make_data(settings, prepared, objective, World())
         model = make_model(settings, prepared).to(settings.device)
         settings = with_batch_size(settings, evaluation, model)
-        run = bare_run(settings, model, objective, settings.examples.seed)
-        run.optimizer.set_learning_rate(settings.learning_rate * 0.01)
+        learner = Learner(settings, model, objective, settings.examples.seed)
+        learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
         batches = Batches(Rehearsal(stream), maker, settings.batch_size, Position(), World())
         for _ in range(STEPS):
             start = time.monotonic()
             batches.draw()
-            step(run, batches)
+            step(learner, batches)
             seconds = time.monotonic() - start
         corpus_tokens = round(stream.num_tokens / (share or 1.0))
-        tokens_a_step = run.counters.tokens / STEPS
+        tokens_a_step = learner.counters.tokens / STEPS
         content_a_step = batches.position.content_tokens / STEPS
         batches.draw()
-        step(run, batches)
+        step(learner, batches)
         found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
         if not settings.prepared:
             show_examples(prepared)
         on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
     corpus = CorpusSize(corpus_tokens, share is None, on_disk)
-    _print_plan(settings, run, found, Speed(seconds, tokens_a_step, corpus_tokens / content_a_step), corpus)
+    _print_plan(settings, learner, found, Speed(seconds, tokens_a_step, corpus_tokens / content_a_step), corpus)
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
 
 
-def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed, corpus: CorpusSize) -> None:
-    budget, parameters = Budget.parse(settings.budget), parameter_count(run.model.config)
+def _print_plan(settings: PretrainSettings, learner: Learner, found: dict, speed: Speed, corpus: CorpusSize) -> None:
+    budget, parameters = Budget.parse(settings.budget), parameter_count(learner.model.config)
     steps = {
         "seconds": budget.amount / speed.seconds,
         "steps": budget.amount,
@@ -133,7 +134,7 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
     }[budget.unit]
     seconds = budget.amount if budget.unit == "seconds" else steps * speed.seconds
     needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
-    weights, state = num_bytes(run.model.parameters()), num_bytes(run.optimizer.state_tensors().values())
+    weights, state = num_bytes(learner.model.parameters()), num_bytes(learner.optimizer.state_tensors().values())
     # The latest ones, the best, and the one that is being written; then the model alone.
     checkpoints = (settings.keep_checkpoints + 2) * (weights + state) + weights
     rows = [
@@ -146,7 +147,7 @@ def _print_plan(settings: PretrainSettings, run: Run, found: dict, speed: Speed,
         ("arithmetic", f"{settings.precision} on {settings.device}"),
         ("time", clock(seconds)),
         ("memory", f"about {needed / 1e9:.1f} GB"),
-        ("tokens at once on a GPU", of_gpus(settings, run.model.config)),
+        ("tokens at once on a GPU", of_gpus(settings, learner.model.config)),
         ("disk", f"about {(corpus.bytes + checkpoints) / 1e9:.2f} GB"),
         ("first held-out MLM loss", f"{found['mlm_loss']:.2f} (word frequencies: {found['unigram_entropy']:.2f})"),
         ("nearest run measured", str(nearest(corpus.tokens, seconds)) if settings.device == "cpu" else "none on a GPU"),

@@ -23,13 +23,12 @@ from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.counters import Counters
-from .engine.device import Precision
 from .engine.distributed import World, joined
 from .engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from .engine.errors import PretrainError
 from .engine.folder import whole_folder
 from .engine.interruption import Interruption
-from .engine.learner import LossSums, make_optimizer
+from .engine.learner import Learner
 from .engine.loop import train
 from .engine.machine import Machine
 from .engine.optimizer import Schedule
@@ -158,14 +157,19 @@ class Pretraining:
         model.to(self.settings.device)
         self.settings = with_batch_size(self.settings, self.evaluation, model)
         plan = self.evaluation_plan(model, state)
-        optimizer = make_optimizer(self.settings, model)
+        counters = Counters(**state["counters"]) if state else Counters()
+        learner = Learner(
+            self.settings, model, self.objective, self.settings.examples.seed, counters, self.world
+        )
         if checkpoint:
-            load_optimizer(Path(checkpoint), optimizer)
+            load_optimizer(Path(checkpoint), learner.optimizer)
+        else:
+            counters.seconds = time.monotonic() - began
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
             aside = unused(command_line.as_dict(self.settings))
             write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, without=aside))
-        run = self.make_run(model, optimizer, state, plan, 0.0 if checkpoint else time.monotonic() - began)
+        run = self.make_run(learner, state, plan)
         self._introduce(run)
         start = Position(**state.get("position", {}))
         batches = Batches(self.stream, self.maker, self.settings.batch_size, start, self.world)
@@ -201,37 +205,21 @@ class Pretraining:
         examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
-    def make_run(self, model, optimizer, state: dict, plan: EvaluationPlan, seconds: float) -> Run:
-        """The run to train on; `seconds` is the part of a time budget that is used already."""
-        settings, budget = self.settings, Budget.parse(self.settings.budget)
-        counters = Counters(**state["counters"]) if state else Counters(seconds=seconds)
+    def make_run(self, learner: Learner, state: dict, plan: EvaluationPlan) -> Run:
+        """The run to train on, which goes on from the state of a checkpoint unless that is empty."""
         run = Run(
-            model=model,
-            loss_sums=self.world.parallel(LossSums(model, self.objective)),
-            counts=self.objective.counts,
-            optimizer=optimizer,
-            budget=budget,
-            schedule=Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount),
-            learning_rate=settings.learning_rate,
-            precision=Precision(settings.device, settings.precision),
-            device=torch.device(settings.device),
+            learner=learner,
+            settings=self.settings,
             checkpoints=self.checkpoints,
             progress=self._progress(state) if self.world.is_main else Silence(),
-            clip_norm=settings.clip_norm,
-            evaluations=settings.evaluations,
             judge=lambda found: [found["mlm_loss"] + found.get("nsp_loss", 0.0)],
-            checkpoint_every=Budget.parse(settings.checkpoint_every),
-            seed=settings.examples.seed,
-            detect_anomaly=settings.detect_anomaly,
+            interruption=self.interruption,
             reserve=plan.reserve,
             describe={"prepared": self.prepared.digest, "pairs": PAIRS_VERSION, "evaluation": asdict(plan)},
-            counters=counters,
-            world=self.world,
-            interruption=self.interruption,
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))
-        run.note_machine(Machine.here(settings.device).facts() | {"precision": settings.precision})
+        run.note_machine(Machine.here(self.settings.device).facts() | {"precision": self.settings.precision})
         return run
 
     def _progress(self, state: dict) -> Progress:
@@ -250,7 +238,7 @@ class Pretraining:
 
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""
-        settings, config = self.settings, run.model.config
+        settings, config = self.settings, run.learner.model.config
         say(
             f"Training {parameter_count(config):,} parameters ({config.num_hidden_layers} layers x "
             f"{config.hidden_size}, vocabulary {config.vocab_size:,}) for {settings.budget}: "
@@ -284,9 +272,10 @@ class Pretraining:
             "prepared": self.prepared.digest,
         }
         self._draw(run.progress.metrics.rows())
-        card = model_card(run.model.config, self.prepared.manifest, results, self.settings)
-        with whole_folder(self.out / "final", num_bytes(run.model.parameters())) as folder:
-            save_model_folder(run.model, self.prepared.tokenizer, folder, card)
+        model = run.learner.model
+        card = model_card(model.config, self.prepared.manifest, results, self.settings)
+        with whole_folder(self.out / "final", num_bytes(model.parameters())) as folder:
+            save_model_folder(model, self.prepared.tokenizer, folder, card)
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(results)}\n")
         say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from .loss_scale import FIRST
+from .outcome import Outcome
 from .spikes import UsualLoss
 
 
@@ -43,3 +44,9 @@ class Counters:
     def __post_init__(self):
         if isinstance(self.usual_loss, dict):
             self.usual_loss = UsualLoss(**self.usual_loss)
+
+    def count(self, outcome: Outcome) -> None:
+        """Count a step that changed no weight; waits for the step."""
+        self.overflows += outcome.overflowed
+        self.skipped += outcome.is_sick
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if outcome.is_sick else 0

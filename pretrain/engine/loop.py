@@ -12,9 +12,15 @@ from data_prep.errors import Interrupted
 
 from .anomaly import watched
 from .batches import Batches, Position
+from .errors import PretrainError
+from .learner import Learner
 from .outcome import Outcome
 from .run import Run
-from .step import arrange_sums, count_verdict, step
+from .step import arrange_sums, step
+from .threads import Threads
+
+# This many steps in a row without a finite loss and gradient end a run.
+MOST_SKIPPED_IN_A_ROW = 10
 
 
 def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
@@ -28,9 +34,9 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         PretrainError: loss or gradient were not finite for many steps in a row.
         Interrupted: a signal came; a checkpoint is written.
     """
-    run.model.train()
+    run.learner.model.train()
     if run.world.size > 1:
-        arrange_sums(run, batches.maker.nothing())
+        arrange_sums(run.learner, batches.maker.nothing())
     run.agree()
     if run.counters.micro_batch_tokens:
         batches.maker.micro_batch_tokens = run.counters.micro_batch_tokens
@@ -48,28 +54,30 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 read(run, unread)
                 run.save(batches.position)
             stop_if_asked(run)
-            run.optimizer.set_learning_rate(run.learning_rate * run.schedule(run.amount_used()))
-            unread.append(timed_step(run, batches))
+            run.learner.optimizer.set_learning_rate(run.settings.learning_rate * run.schedule(run.amount_used()))
+            unread.append(timed_step(run.learner, batches, run.threads))
             run.counters.epochs = batches.epochs
             run.agree()
-            read(run, unread, but=run.steps_behind)
+            read(run, unread, but=run.learner.steps_behind)
         read(run, unread)
         run.save(batches.position)
         stop_if_asked(run)
 
 
-def timed_step(run: Run, batches: Batches) -> Outcome:
+def timed_step(learner: Learner, batches: Batches, threads: Threads) -> Outcome:
     """A step on the next global batch; how long it took may change the number of threads of the next one."""
-    began, tokens = time.monotonic(), run.counters.tokens
+    began, tokens = time.monotonic(), learner.counters.tokens
     batches.draw()
-    outcome = step(run, batches)
-    run.threads.took(time.monotonic() - began, run.counters.tokens - tokens)
+    outcome = step(learner, batches)
+    threads.took(time.monotonic() - began, learner.counters.tokens - tokens)
     return outcome
 
 
 def anomalies(run: Run) -> AbstractContextManager:
     """The watch over every module, if it is asked for."""
-    return watched(run.loss_sums, lambda: run.counters.step + 1) if run.detect_anomaly else nullcontext()
+    if not run.settings.detect_anomaly:
+        return nullcontext()
+    return watched(run.learner.loss_sums, lambda: run.counters.step + 1)
 
 
 def stop_if_asked(run: Run) -> None:
@@ -89,7 +97,8 @@ def read(run: Run, unread: deque[Outcome], but: int = 0) -> None:
     """
     while len(unread) > but:
         outcome, counters = unread.popleft(), run.counters
-        count_verdict(run, outcome)
+        counters.count(outcome)
+        stop_if_sick(run, outcome)
         loss = sum(outcome.losses.values())
         if not math.isfinite(loss) or counters.usual_loss.is_spike(loss):
             counters.spikes += 1
@@ -105,7 +114,7 @@ def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Modul
     due = run.evaluations_due()
     try:
         with run.interruption.immediate() if run.world.size == 1 else nullcontext():
-            results = evaluate(run.model)
+            results = evaluate(run.learner.model)
     except Interrupted:
         run.save(position)
         run.is_to_stop = True
@@ -123,3 +132,14 @@ def record_evaluation(run: Run, results: dict[str, float]) -> None:
     if counters.best is None or judgement < counters.best:
         counters.best, counters.best_step, counters.evaluations_since_best = judgement, counters.step, 0
     run.progress.evaluation(counters, results)
+
+
+def stop_if_sick(run: Run, outcome: Outcome) -> None:
+    """Raises PretrainError where too many steps in a row were sick."""
+    if run.counters.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
+        good = run.checkpoints.all()
+        raise PretrainError(
+            f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
+            f"{outcome.step}): start again in another --out with a lower --learning-rate or --precision fp32, "
+            f"or find the cause with --detect-anomaly; the last good checkpoint is {good[-1] if good else 'none yet'}"
+        )

@@ -1,77 +1,59 @@
-"""Everything that a training run holds, and what of it a checkpoint takes up again."""
+"""A training with its budget and its checkpoints."""
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 import torch
-from torch import nn
 
 from data_prep.memory import give_back
-from model import PackedBatch
 
 from .batches import Position
 from .budget import Budget
 from .checkpoint import Checkpoints
-from .counters import Counters
-from .device import Precision, steps_behind
-from .distributed import World
 from .interruption import Interruption
-from .loss_scale import LossScale
-from .optimizer import Optimizer, Schedule
+from .learner import Learner
+from .optimizer import Schedule
 from .progress import Progress
+from .settings import LoopSettings
 from .threads import Threads
 
 
 @dataclass
 class Run:
-    """Everything a training run holds and advances.
+    """A training with its budget: when a step's rate changes, when it is evaluated, saved and over.
 
     Args:
-        loss_sums: batch -> {name: scalar}, the objective's function of the model, as `World.parallel` made it.
-        counts: batch -> {name: number of targets}.
-        schedule: the learning rate, as a share of `learning_rate`.
+        settings: resolved ones.
         judge: numbers of which the best evaluation has the lowest, the first ones first.
         patience: so many evaluations without a new best end the run; None: none do.
-        detect_anomaly: look at what every module computes (see `anomaly.watched`).
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         describe: facts for the checkpoint's state that the loop does not know.
     """
 
-    model: nn.Module
-    loss_sums: nn.Module
-    counts: Callable[[PackedBatch], dict[str, float]]
-    optimizer: Optimizer
-    budget: Budget
-    schedule: Schedule
-    learning_rate: float
-    precision: Precision
-    device: torch.device
+    learner: Learner
+    settings: LoopSettings
     checkpoints: Checkpoints
     progress: Progress
-    clip_norm: float
-    evaluations: int
     judge: Callable[[dict[str, float]], list[float]]
-    checkpoint_every: Budget
-    seed: int
+    interruption: Interruption
     patience: int | None = None
-    detect_anomaly: bool = False
     reserve: float = 0.0
     describe: dict = field(default_factory=dict)
-    counters: Counters = field(default_factory=Counters)
-    world: World = field(default_factory=World)
-    interruption: Interruption = field(default_factory=Interruption)
 
     def __post_init__(self):
+        settings, learner = self.settings, self.learner
+        self.counters, self.world = learner.counters, learner.world
+        self.budget = Budget.parse(settings.budget)
+        self.checkpoint_every = Budget.parse(settings.checkpoint_every)
+        amount = self.budget.amount
+        self.schedule = Schedule(settings.schedule, settings.warmup * amount, amount)
+        """The learning rate, as a share of that of the settings."""
         self._clock = time.monotonic() - self.counters.seconds
         self._last_save = (self.counters.step, self.counters.seconds)
-        self.largest_computed = 0
         self._agreed_seconds = self.counters.seconds
         self.is_to_stop = False
-        c = self.counters
-        self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
-        self.steps_behind = steps_behind(self.device)
-        is_alone_on_cpu = self.device.type == "cpu" and self.world.size == 1
+        is_alone_on_cpu = learner.device.type == "cpu" and self.world.size == 1
         self.threads = Threads(torch.get_num_threads(), may_change=is_alone_on_cpu and not self.budget.is_counted)
 
     def note_machine(self, facts: dict) -> None:
@@ -122,7 +104,7 @@ class Run:
     def evaluations_due(self) -> int:
         """How many evaluations belong to the part of the budget that is used."""
         # A third of three epochs is one evaluation, also where it comes out as 0.9999.
-        return int(self.used() * self.evaluations + 1e-9)
+        return int(self.used() * self.settings.evaluations + 1e-9)
 
     def evaluation_is_due(self) -> bool:
         """Whether it is time for an evaluation; weights that have been evaluated are not evaluated again."""
@@ -150,9 +132,9 @@ class Run:
             return
         began = time.monotonic()
         c.seconds = self.seconds()
-        c.loss_scale, c.steps_since_overflow = self.loss_scale.state()
+        c.loss_scale, c.steps_since_overflow = self.learner.loss_scale.state()
         facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
         needs = [step for step in (c.best_step, c.before_decay) if step is not None]
         state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}
-        self.checkpoints.save(c.step, self.model, self.optimizer, state)
+        self.checkpoints.save(c.step, self.learner.model, self.learner.optimizer, state)
         c.saving_seconds += time.monotonic() - began

@@ -16,16 +16,13 @@ from .batches import Batches
 from .device import Arriving, free_cache, moved
 from .distributed import unsynchronised
 from .errors import PretrainError
+from .learner import Learner
 from .optimizer import clip
 from .out_of_memory import is_out_of_memory
 from .outcome import Outcome
-from .run import Run
-
-# This many steps in a row without a finite loss and gradient end a run.
-MOST_SKIPPED_IN_A_ROW = 10
 
 
-def step(run: Run, batches: Batches) -> Outcome:
+def step(learner: Learner, batches: Batches) -> Outcome:
     """One optimizer step on the global batch drawn last; one that is not finite changes no weight.
 
     Where a GPU has too little memory, the step is computed again in micro-batches of half the size.
@@ -33,26 +30,27 @@ def step(run: Run, batches: Batches) -> Outcome:
     Raises:
         PretrainError: a GPU's memory is too small for one example, or for the optimizer.
     """
-    counters = run.counters
+    counters = learner.counters
     micro_batches = batches.micro_batches()
-    totals = add_counts(run, micro_batches, batches.num_tokens)
-    while (sums := add_gradients(run, micro_batches, totals, batches.maker.nothing())) is None:
-        run.optimizer.zero_grad()
-        counters.micro_batch_tokens = halve_micro_batches(run, batches)
+    totals = add_counts(learner, micro_batches, batches.num_tokens)
+    while (sums := add_gradients(learner, micro_batches, totals, batches.maker.nothing())) is None:
+        learner.optimizer.zero_grad()
+        counters.micro_batch_tokens = halve_micro_batches(learner, batches)
         micro_batches = batches.micro_batches()
-    losses = run.world.sum_tensor(torch.stack(list(sums.values())))
-    norm = clip([p for p in run.model.parameters() if p.grad is not None], run.clip_norm, run.loss_scale.value)
-    sick, overflowed = verdict(run, losses, norm)
-    change_weights(run, (sick | overflowed).float())
-    run.loss_scale.update(sick | overflowed)
-    run.optimizer.zero_grad()
+    losses = learner.world.sum_tensor(torch.stack(list(sums.values())))
+    trained = [p for p in learner.model.parameters() if p.grad is not None]
+    norm = clip(trained, learner.clip_norm, learner.loss_scale.value)
+    sick, overflowed = verdict(learner, losses, norm)
+    change_weights(learner, (sick | overflowed).float())
+    learner.loss_scale.update(sick | overflowed)
+    learner.optimizer.zero_grad()
     counters.step += 1
     arriving = Arriving(torch.cat([losses, torch.stack([norm, sick, overflowed])]))
     return Outcome(
         step=counters.step,
         epochs=batches.epochs,
         tokens=counters.tokens,
-        learning_rate=run.optimizer.learning_rate,
+        learning_rate=learner.optimizer.learning_rate,
         threads=torch.get_num_threads(),
         names=tuple(sums),
         arriving=arriving,
@@ -60,29 +58,29 @@ def step(run: Run, batches: Batches) -> Outcome:
     )
 
 
-def arrange_sums(run: Run, nothing: PackedBatch) -> None:
+def arrange_sums(learner: Learner, nothing: PackedBatch) -> None:
     """Let the processes fix the order in which they will add gradients up.
 
     DistributedDataParallel arranges its buckets again after the first backward pass. Without this one, a run that goes
     on after an interruption would add up in another order than one that was never stopped.
     """
-    backward(run, nothing, 0, run.counts(nothing), {})
-    run.optimizer.zero_grad()
+    backward(learner, nothing, 0, learner.counts(nothing), {})
+    learner.optimizer.zero_grad()
 
 
-def add_counts(run: Run, micro_batches: list[PackedBatch], num_tokens: int) -> dict[str, float]:
+def add_counts(learner: Learner, micro_batches: list[PackedBatch], num_tokens: int) -> dict[str, float]:
     """Numbers of targets of the global batch; adds its tokens to the counters."""
     totals: dict[str, float] = {}
     for batch in micro_batches:
-        for name, count in run.counts(batch).items():
+        for name, count in learner.counts(batch).items():
             totals[name] = totals.get(name, 0) + count
-    *counts, tokens = run.world.sum([*totals.values(), num_tokens])
-    run.counters.tokens += int(tokens)
+    *counts, tokens = learner.world.sum([*totals.values(), num_tokens])
+    learner.counters.tokens += int(tokens)
     return dict(zip(totals, counts, strict=True))
 
 
 def add_gradients(
-    run: Run, micro_batches: list[PackedBatch], totals: dict[str, float], nothing: PackedBatch
+    learner: Learner, micro_batches: list[PackedBatch], totals: dict[str, float], nothing: PackedBatch
 ) -> dict[str, Tensor] | None:
     """The gradients of the whole global batch in every process, and the losses of this process's share of it.
 
@@ -94,37 +92,39 @@ def add_gradients(
     """
     losses: dict[str, Tensor] = {}
     alone, together = micro_batches, []
-    if run.world.size > 1:
-        is_large = micro_batches[-1].num_tokens > run.largest_computed
+    if learner.world.size > 1:
+        is_large = micro_batches[-1].num_tokens > learner.largest_computed
         alone, together = (micro_batches, [nothing]) if is_large else (micro_batches[:-1], micro_batches[-1:])
     try:
         for number, batch in enumerate(alone):
-            with unsynchronised(run.loss_sums):
-                backward(run, batch, number, totals, losses)
-            run.largest_computed = max(run.largest_computed, batch.num_tokens)
+            with unsynchronised(learner.loss_sums):
+                backward(learner, batch, number, totals, losses)
+            learner.largest_computed = max(learner.largest_computed, batch.num_tokens)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         return None
     for batch in together:
-        backward(run, batch, len(alone), totals, losses)
+        backward(learner, batch, len(alone), totals, losses)
     return losses
 
 
-def backward(run: Run, batch: PackedBatch, number: int, totals: dict[str, float], losses: dict[str, Tensor]) -> None:
+def backward(
+    learner: Learner, batch: PackedBatch, number: int, totals: dict[str, float], losses: dict[str, Tensor]
+) -> None:
     """Add the gradients, times the loss scale, and the losses of a micro-batch."""
     # Dropout depends on where in the run it is drawn, never on what was drawn before.
-    torch.manual_seed(int(keys(run.seed, "dropout", run.world.rank, run.counters.step, number)) >> 1)
-    with run.precision():
-        sums = run.loss_sums(moved(batch, run.device))
+    torch.manual_seed(int(keys(learner.seed, "dropout", learner.world.rank, learner.counters.step, number)) >> 1)
+    with learner.precision():
+        sums = learner.loss_sums(moved(batch, learner.device))
     means = {name: value / max(1, totals[name]) for name, value in sums.items()}
     # The mean over processes, which DistributedDataParallel takes, is to be their sum.
-    (torch.stack(list(means.values())).sum() * run.world.size * run.loss_scale.value).backward()
+    (torch.stack(list(means.values())).sum() * learner.world.size * learner.loss_scale.value).backward()
     for name, value in means.items():
         losses[name] = losses.get(name, 0.0) + value.detach()
 
 
-def verdict(run: Run, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+def verdict(learner: Learner, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
     """Whether a step is sick, and whether it only overflowed: bool scalars on the device, the same in all processes.
 
     A gradient that is not finite although the loss is has overflowed, as long as the loss scale can be halved.
@@ -135,24 +135,24 @@ def verdict(run: Run, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
     """
     is_finite = torch.isfinite(losses).all()
     has_overflowed = ~torch.isfinite(norm)
-    can_shrink = run.loss_scale.value > 1
+    can_shrink = learner.loss_scale.value > 1
     return ~is_finite | (has_overflowed & ~can_shrink), is_finite & has_overflowed & can_shrink
 
 
-def change_weights(run: Run, found_inf: Tensor) -> None:
+def change_weights(learner: Learner, found_inf: Tensor) -> None:
     """Let every part of the optimizer step, unless `found_inf` is 1. Each is tried twice where memory is short.
 
     Raises:
         PretrainError: the GPU's memory is too small for the optimizer.
     """
-    for part in run.optimizer.parts:
+    for part in learner.optimizer.parts:
         part.found_inf = found_inf
         try:
             part.step()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            free_cache(run.device)
+            free_cache(learner.device)
             retry(part)
 
 
@@ -168,7 +168,7 @@ def retry(part: torch.optim.Optimizer) -> None:
         ) from error
 
 
-def halve_micro_batches(run: Run, batches: Batches) -> int:
+def halve_micro_batches(learner: Learner, batches: Batches) -> int:
     """Compute half as many tokens at once from now on; returns how many.
 
     Raises:
@@ -180,30 +180,8 @@ def halve_micro_batches(run: Run, batches: Batches) -> int:
             f"the GPU's memory is too small for one example of {batches.longest} tokens: use a smaller --preset or "
             "--sequence-length"
         )
-    free_cache(run.device)
+    free_cache(learner.device)
     batches.maker.micro_batch_tokens = max(batches.longest, min(tokens, batches.num_tokens) // 2)
     say(f"Out of GPU memory: continuing with micro-batches of {batches.maker.micro_batch_tokens:,} tokens, in the "
         "same steps (--micro-batch-tokens).")  # fmt: skip
     return batches.maker.micro_batch_tokens
-
-
-def count_verdict(run: Run, outcome: Outcome) -> None:
-    """Count a step that changed no weight.
-
-    Raises:
-        PretrainError: too many in a row were sick.
-    """
-    counters = run.counters
-    counters.overflows += outcome.overflowed
-    if not outcome.is_sick:
-        counters.skipped_in_a_row = 0
-        return
-    counters.skipped += 1
-    counters.skipped_in_a_row += 1
-    if counters.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
-        good = run.checkpoints.all()
-        raise PretrainError(
-            f"the loss or its gradient was not finite for {MOST_SKIPPED_IN_A_ROW} steps in a row (step "
-            f"{outcome.step}): start again in another --out with a lower --learning-rate or --precision fp32, "
-            f"or find the cause with --detect-anomaly; the last good checkpoint is {good[-1] if good else 'none yet'}"
-        )

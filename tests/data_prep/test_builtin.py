@@ -12,7 +12,7 @@ from data_prep.text import builtin
 
 READ_ALL = """
 import json, sys
-from data_prep import builtin
+from data_prep.text import builtin
 read = {"documents": list(builtin.documents()), "labelled": list(builtin.labelled())}
 assert not {"torch", "numpy", "datasets", "matplotlib"} & set(sys.modules), "a package was imported"
 json.dump(read, sys.stdout)

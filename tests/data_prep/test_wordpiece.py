@@ -65,7 +65,7 @@ def plain() -> WordPieceTokenizer:
 
 TRAIN_SCRIPT = """
 import hashlib, sys
-from data_prep import word_counts
+from data_prep.vocabulary import word_counts
 from data_prep.vocabulary.training import train_vocabulary
 word_counts.MOST_CHARACTERS, word_counts._TEXTS_AT_ONCE = int(sys.argv[3]), 1
 texts = open(sys.argv[1], encoding="utf-8")

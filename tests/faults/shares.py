@@ -15,12 +15,10 @@ from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, PackedBatch
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.budget import Budget
-from pretrain.engine.counters import Counters
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
-from pretrain.engine.learner import LossSums
-from pretrain.engine.run import Run
+from pretrain.engine.learner import Learner
+from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import add_counts, add_gradients
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
@@ -81,18 +79,12 @@ def small_model(prepared: PreparedCorpus, seed: int, next_sentence: bool) -> Ber
 
 def one_step(model: BertForPreTraining, objective: PretrainingObjective, batches: Batches, world: World):
     """The loop's own gradients of the first global batch; nothing is learned from them."""
-    loss_sums = world.parallel(LossSums(model, objective))
-    unused = dict.fromkeys(
-        ("optimizer", "schedule", "learning_rate", "checkpoints", "progress", "clip_norm", "evaluations",
-         "judge", "checkpoint_every")
-    )  # fmt: skip
-    run = Run(model=model, loss_sums=loss_sums, counts=objective.counts, seed=1, counters=Counters(), world=world,
-              budget=Budget.parse("1steps"), precision=Precision("cpu", "fp32"), device=torch.device("cpu"),
-              **unused)  # fmt: skip
+    settings = LoopSettings(optimizer="adamw", learning_rate=1e-3, precision="fp32", device="cpu")
+    learner = Learner(settings, model, objective, seed=1, world=world)
     batches.draw()
     micro_batches = batches.micro_batches()
-    totals = add_counts(run, micro_batches, batches.num_tokens)
-    losses = add_gradients(run, micro_batches, totals, batches.maker.nothing())
+    totals = add_counts(learner, micro_batches, batches.num_tokens)
+    losses = add_gradients(learner, micro_batches, totals, batches.maker.nothing())
     losses = dict(zip(losses, world.sum([float(value) for value in losses.values()]), strict=True))
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return losses, gradients, run.counters.tokens
+    return losses, gradients, learner.counters.tokens

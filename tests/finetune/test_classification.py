@@ -19,12 +19,9 @@ from finetune.tasks import classification as task
 from finetune.tasks.classification import Columns, Example, find_columns, label_names, label_of, read_rows
 from model import BertForPreTraining
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.budget import Budget
-from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import LossSums
-from pretrain.engine.optimizer import Optimizer
-from pretrain.engine.run import Run
+from pretrain.engine.learner import Learner
+from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import step
 
 LABELS = ["calm", "loud", "none"]
@@ -278,25 +275,9 @@ def classifier(encoder):
     return task.build_model(str(encoder), LABELS, 1, 0.0)
 
 
-def make_run(model, objective):
-    return Run(
-        model=model.train(),
-        loss_sums=LossSums(model, objective),
-        counts=objective.counts,
-        optimizer=Optimizer(model, "adamw", 1e-3, 0.01),
-        budget=Budget.parse("10steps"),
-        schedule=None,
-        learning_rate=1e-3,
-        precision=Precision("cpu", "fp32"),
-        device=torch.device("cpu"),
-        checkpoints=None,
-        progress=None,
-        clip_norm=1e9,
-        evaluations=1,
-        judge=None,
-        checkpoint_every=Budget.parse("1d"),
-        seed=1,
-    )
+def learner_of(model, objective):
+    settings = LoopSettings(optimizer="adamw", learning_rate=1e-3, clip_norm=1e6, precision="fp32", device="cpu")
+    return Learner(settings, model, objective, seed=1)
 
 
 def one_step(model, encoded, tokenizer, tokens=10**9, balanced=False):
@@ -306,7 +287,7 @@ def one_step(model, encoded, tokenizer, tokens=10**9, balanced=False):
     batches.draw()
     assert tokens == 10**9 or len(batches.micro_batches()) > 1
     objective = task.objective(encoded, len(LABELS), balanced)
-    outcome = step(make_run(copy.deepcopy(model), objective), batches)
+    outcome = step(learner_of(copy.deepcopy(model), objective), batches)
     return outcome.losses["label"], outcome.norm
 
 

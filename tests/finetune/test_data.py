@@ -169,6 +169,7 @@ def test_the_digest_sees_words_labels_and_windows(small_tokenizer):
 def texts_of(maker, size, seed, start):
     return Batches(TextStream(maker.encoded, seed), maker, size, start, World())
 
+
 some_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 sizes = st.integers(1, 16)
 

@@ -73,7 +73,6 @@ def test_free_memory_counts_what_the_process_has_and_is_no_more_than_there_is():
     assert abs(free_memory("cpu") - before) < 0.7 * len(held)
 
 
-
 def child(prepared, out, *options):
     """What a run prints, and its peak of memory in bytes."""
     given = ["--preset=micro", "--sequence-length=48", "--batch-size=64", "--evaluations=1", "--device=cpu"]

@@ -9,14 +9,14 @@ from data_prep.settings import ExampleSettings
 from pretrain.build import make_data, make_model, make_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import bare_run
+from pretrain.engine.learner import Learner
 from pretrain.engine.loss_scale import LossScale
-from pretrain.engine.step import count_verdict, step
+from pretrain.engine.step import step
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 
 
-def run_and_batches(prepared, precision="fp16", **changes):
+def learner_and_batches(prepared, precision="fp16", **changes):
     given = {"preset": "tiny", "budget": "100steps", "batch_size": 8, "device": "cpu", "learning_rate": 0.005}
     examples = ExampleSettings(sequence_length=48)
     settings = resolve(
@@ -24,14 +24,14 @@ def run_and_batches(prepared, precision="fp16", **changes):
     )
     objective = make_objective(settings, prepared)
     stream, maker, _ = make_data(settings, prepared, objective, World())
-    run = bare_run(settings, make_model(settings, prepared), objective, seed=1)
-    return run, Batches(stream, maker, settings.batch_size, Position(), World())
+    learner = Learner(settings, make_model(settings, prepared), objective, seed=1)
+    return learner, Batches(stream, maker, settings.batch_size, Position(), World())
 
 
-def taken(run, batches):
+def taken(learner, batches):
     batches.draw()
-    outcome = step(run, batches)
-    count_verdict(run, outcome)
+    outcome = step(learner, batches)
+    learner.counters.count(outcome)
     return outcome
 
 
@@ -39,72 +39,72 @@ def taken(run, batches):
 def test_fp16_with_overflows_learns_what_float32_learns_in_as_many_steps(prepared):
     losses = {}
     for precision in ("fp32", "fp16"):
-        run, batches = run_and_batches(prepared, precision)
-        run.model.mlm_head.bias.data.zero_()
+        learner, batches = learner_and_batches(prepared, precision)
+        learner.model.mlm_head.bias.data.zero_()
         found = []
         for number in range(40):
             if precision == "fp16" and number in (8, 16):
                 # No gradient fits into fp16 under these, until the scale has been halved three or four times.
-                run.loss_scale = LossScale(True, value=float(run.loss_scale.value) * 2**3)
-            found.append(taken(run, batches).losses["mlm"])
+                learner.loss_scale = LossScale(True, value=float(learner.loss_scale.value) * 2**3)
+            found.append(taken(learner, batches).losses["mlm"])
         losses[precision] = sum(found[-12:]) / 12
         assert found[0] - losses[precision] > 1
-    assert run.counters.overflows >= 1 and run.counters.skipped == 0
+    assert learner.counters.overflows >= 1 and learner.counters.skipped == 0
     assert losses["fp16"] == pytest.approx(losses["fp32"], abs=0.05)
 
 
 @pytest.mark.parametrize("name", ["bert.layers.0.qkv.weight", "bert.embeddings.word.weight", "nsp_head.bias"])
 def test_an_overflow_in_one_part_changes_no_weight_in_any(prepared, name):
-    run, batches = run_and_batches(prepared)
+    learner, batches = learner_and_batches(prepared)
     for _ in range(20):
-        if not taken(run, batches).overflowed:
+        if not taken(learner, batches).overflowed:
             break
-    before = copy.deepcopy(run.model.state_dict())
-    state = {key: value.clone() for key, value in run.optimizer.state_tensors().items()}
-    scale, overflows = float(run.loss_scale.value), run.counters.overflows
-    hook = run.model.get_parameter(name).register_hook(lambda gradient: gradient * float("inf"))
-    assert taken(run, batches).overflowed
-    assert all(torch.equal(value, before[key]) for key, value in run.model.state_dict().items())
-    assert all(torch.equal(value, state[key]) for key, value in run.optimizer.state_tensors().items())
-    assert run.counters.overflows == overflows + 1 and run.counters.skipped == 0
-    assert float(run.loss_scale.value) == scale / 2
+    before = copy.deepcopy(learner.model.state_dict())
+    state = {key: value.clone() for key, value in learner.optimizer.state_tensors().items()}
+    scale, overflows = float(learner.loss_scale.value), learner.counters.overflows
+    hook = learner.model.get_parameter(name).register_hook(lambda gradient: gradient * float("inf"))
+    assert taken(learner, batches).overflowed
+    assert all(torch.equal(value, before[key]) for key, value in learner.model.state_dict().items())
+    assert all(torch.equal(value, state[key]) for key, value in learner.optimizer.state_tensors().items())
+    assert learner.counters.overflows == overflows + 1 and learner.counters.skipped == 0
+    assert float(learner.loss_scale.value) == scale / 2
     hook.remove()
-    assert not taken(run, batches).overflowed
-    assert not any(torch.equal(p, before[key]) for key, p in run.model.named_parameters() if "weight" in key)
+    assert not taken(learner, batches).overflowed
+    assert not any(torch.equal(p, before[key]) for key, p in learner.model.named_parameters() if "weight" in key)
 
 
 def test_a_loss_that_is_not_finite_is_no_overflow(prepared):
-    run, batches = run_and_batches(prepared)
+    learner, batches = learner_and_batches(prepared)
     with torch.no_grad():
-        run.model.mlm_head.bias[5] = float("nan")
-    outcome = taken(run, batches)
+        learner.model.mlm_head.bias[5] = float("nan")
+    outcome = taken(learner, batches)
     assert outcome.is_sick and not outcome.overflowed
-    assert run.counters.skipped == 1 and run.counters.overflows == 0
+    assert learner.counters.skipped == 1 and learner.counters.overflows == 0
 
 
 def test_at_a_scale_of_one_an_overflow_is_a_sick_step(prepared):
-    run, batches = run_and_batches(prepared)
-    run.loss_scale = LossScale(True, value=1.0)
-    run.model.bert.layers[0].qkv.weight.register_hook(lambda gradient: gradient * float("inf"))
-    outcome = taken(run, batches)
-    assert outcome.is_sick and not outcome.overflowed and float(run.loss_scale.value) == 1.0
+    learner, batches = learner_and_batches(prepared)
+    learner.loss_scale = LossScale(True, value=1.0)
+    learner.model.bert.layers[0].qkv.weight.register_hook(lambda gradient: gradient * float("inf"))
+    outcome = taken(learner, batches)
+    assert outcome.is_sick and not outcome.overflowed and float(learner.loss_scale.value) == 1.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_in_other_arithmetic_there_is_no_loss_scale(prepared, precision):
-    run, batches = run_and_batches(prepared, precision)
-    assert float(run.loss_scale.value) == 1.0
-    run.model.nsp_head.bias.register_hook(lambda gradient: gradient * float("inf"))
-    assert taken(run, batches).is_sick and run.counters.overflows == 0
+    learner, batches = learner_and_batches(prepared, precision)
+    assert float(learner.loss_scale.value) == 1.0
+    learner.model.nsp_head.bias.register_hook(lambda gradient: gradient * float("inf"))
+    assert taken(learner, batches).is_sick and learner.counters.overflows == 0
 
 
 def test_the_gradient_and_its_norm_do_not_depend_on_the_scale(prepared):
     found = []
     for value in (1.0, 256.0):
-        run, batches = run_and_batches(prepared, "fp32", clip_norm=0.01)
-        run.loss_scale = LossScale(True, value=value)
-        outcome = taken(run, batches)
-        found.append((outcome.norm, copy.deepcopy(run.model.state_dict())))
+        learner, batches = learner_and_batches(prepared, "fp32", clip_norm=0.01)
+        learner.loss_scale = LossScale(True, value=value)
+        outcome = taken(learner, batches)
+        found.append((outcome.norm, copy.deepcopy(learner.model.state_dict())))
     (norm, weights), (scaled_norm, scaled) = found
     assert scaled_norm == pytest.approx(norm, rel=1e-6) and norm > 0.01
     for name, value in weights.items():

@@ -2,6 +2,7 @@ import copy
 import json
 import math
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,20 +15,20 @@ from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine import run as training_run
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, read_state
 from pretrain.engine.counters import Counters
 from pretrain.engine.device import Arriving, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.errors import PretrainError
-from pretrain.engine.learner import LossSums
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.learner import Learner
 from pretrain.engine.loop import stop_if_asked, train
 from pretrain.engine.muon import Muon
-from pretrain.engine.optimizer import Optimizer, Schedule
 from pretrain.engine.outcome import Outcome
 from pretrain.engine.progress import MetricsFile, Progress
 from pretrain.engine.run import Run
-from pretrain.engine.step import MOST_SKIPPED_IN_A_ROW, count_verdict, step
+from pretrain.engine.settings import LoopSettings
+from pretrain.engine.step import step
 from pretrain.engine.threads import Threads
 from pretrain.objective import PretrainingObjective
 
@@ -71,43 +72,34 @@ def drawn(examples, maker):
     return batches
 
 
-def make_run(model, learning_rate=1e-3, **changes):
-    given = dict(
-        model=model.train(),
-        loss_sums=LossSums(model, PretrainingObjective()),
-        counts=PretrainingObjective().counts,
-        optimizer=Optimizer(model, "adamw", learning_rate, 0.01),
-        budget=Budget.parse("10steps"),
-        schedule=None,
-        learning_rate=learning_rate,
-        precision=Precision("cpu", "fp32"),
-        device=torch.device("cpu"),
-        checkpoints=None,
-        progress=None,
-        clip_norm=1.0,
-        evaluations=1,
-        judge=None,
-        checkpoint_every=Budget.parse("1d"),
-        seed=1,
-    )
-    return Run(**given | changes)
+SETTINGS = LoopSettings(
+    budget="10steps", optimizer="adamw", learning_rate=1e-3, precision="fp32", device="cpu", evaluations=1,
+    checkpoint_every="1d",
+)  # fmt: skip
 
 
-def make_saved_run(prepared, model, folder, budget, **changes):
+def make_learner(model, objective=None, counters=None, world=None, **changes):
+    settings = replace(SETTINGS, **changes)
+    learner = Learner(settings, model, objective or PretrainingObjective(), seed=1, counters=counters)
+    # Its processes are there in name alone.
+    learner.world = world or learner.world
+    return learner
+
+
+def make_run(prepared, model, folder, budget, objective=None, counters=None, world=None, **changes):
     """A run that writes checkpoints and metrics into a folder, and goes on from the newest checkpoint found there."""
     checkpoints = Checkpoints(folder / "checkpoints", prepared.tokenizer, keep=2)
     newest = checkpoints.newest_intact()
-    state = read_state(newest, ()) if newest else {}
-    budget = Budget.parse(budget)
-    given = {
-        "budget": budget,
-        "schedule": Schedule("linear", 0.1 * budget.amount, budget.amount),
-        "checkpoints": checkpoints,
-        "progress": Progress(MetricsFile(folder / "metrics.jsonl"), 1, str, lambda rows: None),
-        "judge": lambda found: [found["loss"]],
-        "counters": Counters(**state.get("counters", {})),
-    }
-    return make_run(model, **given | changes)
+    counters = counters or Counters(**(read_state(newest, ())["counters"] if newest else {}))
+    changes = {"budget": budget, **changes}
+    return Run(
+        learner=make_learner(model, objective, counters, world, **changes),
+        settings=replace(SETTINGS, **changes),
+        checkpoints=checkpoints,
+        progress=Progress(MetricsFile(folder / "metrics.jsonl"), 1, str, lambda rows: None),
+        judge=lambda found: [found["loss"]],
+        interruption=Interruption(),
+    )
 
 
 def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
@@ -134,10 +126,10 @@ def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
     assert ours == pytest.approx(float(expected.loss), rel=1e-5)
 
 
-def taken(run, batches):
+def taken(learner, batches):
     """A step whose verdict has been read."""
-    outcome = step(run, batches)
-    count_verdict(run, outcome)
+    outcome = step(learner, batches)
+    learner.counters.count(outcome)
     return outcome
 
 
@@ -154,10 +146,10 @@ def test_counts_are_the_targets_of_both_labels(prepared):
 def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
     examples, maker = examples_and_maker(prepared)
     examples.label[:] = -100
-    run = make_run(model)
-    found = taken(run, drawn(examples, maker))
+    learner = make_learner(model)
+    found = taken(learner, drawn(examples, maker))
     assert found.losses["nsp"] == 0 and math.isfinite(found.losses["mlm"]) and math.isfinite(found.norm)
-    assert run.counters.skipped == 0
+    assert learner.counters.skipped == 0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -182,7 +174,7 @@ def test_a_step_is_the_same_however_it_is_divided(prepared, model):
     for tokens in (10**9, 300, 1):
         twin = copy.deepcopy(model)
         examples, maker = examples_and_maker(prepared, tokens)
-        found = taken(make_run(twin), drawn(examples, maker))
+        found = taken(make_learner(twin), drawn(examples, maker))
         results.append((found.losses, found.norm, twin))
     (losses, norm, whole), *others = results
     for other_losses, other_norm, other in others:
@@ -200,8 +192,8 @@ def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
     examples, maker = examples_and_maker(prepared)
 
     def first_loss(at_step):
-        run = make_run(copy.deepcopy(model), counters=Counters(step=at_step))
-        return taken(run, drawn(examples, maker)).losses["mlm"]
+        learner = make_learner(copy.deepcopy(model), counters=Counters(step=at_step))
+        return taken(learner, drawn(examples, maker)).losses["mlm"]
 
     assert first_loss(0) == first_loss(0) != first_loss(1)
 
@@ -220,22 +212,22 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
 
     examples, maker = examples_and_maker(prepared)
     plenty, scarce = copy.deepcopy(model), copy.deepcopy(model)
-    expected = taken(make_run(plenty, loss_sums=LossSums(plenty, Scarce())), drawn(examples, maker))
+    expected = taken(make_learner(plenty, Scarce()), drawn(examples, maker))
     assert Scarce.calls == 1
     Scarce.room = int(examples.lengths().sum()) // 3
-    run = make_run(scarce, loss_sums=LossSums(scarce, Scarce()))
+    learner = make_learner(scarce, Scarce())
     batches = drawn(examples, maker)
-    found = taken(run, batches)
+    found = taken(learner, batches)
     assert found.losses == pytest.approx(expected.losses, rel=1e-5)
     assert found.norm == pytest.approx(expected.norm, rel=1e-4)
-    assert run.counters.step == 1 and run.counters.tokens == examples.lengths().sum()
+    assert learner.counters.step == 1 and learner.counters.tokens == examples.lengths().sum()
     assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().out
     calls = Scarce.calls
-    step(run, batches)
+    step(learner, batches)
     assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
     Scarce.room = int(examples.lengths().max()) - 1
     with pytest.raises(PretrainError, match="one example of .* tokens"):
-        step(run, batches)
+        step(learner, batches)
 
 
 class ShortOfMemory(Muon):
@@ -255,14 +247,14 @@ def test_an_optimizer_without_memory_is_tried_once_more_and_then_the_run_ends_wi
     weights = {}
     for enough_from in (1, 2, 3):
         twin = copy.deepcopy(model)
-        run = make_run(twin, optimizer=Optimizer(twin, "muon", 1e-3, 0.01))
-        part = run.optimizer.parts[1]
+        learner = make_learner(twin, optimizer="muon")
+        part = learner.optimizer.parts[1]
         part.__class__, part.enough_from = ShortOfMemory, enough_from
         if enough_from == 3:
             with pytest.raises(PretrainError, match="too small for the optimizer.*--preset"):
-                step(run, drawn(examples, maker))
+                step(learner, drawn(examples, maker))
         else:
-            step(run, drawn(examples, maker))
+            step(learner, drawn(examples, maker))
             weights[enough_from] = twin.state_dict()
     assert all(torch.equal(value, weights[2][name]) for name, value in weights[1].items())
 
@@ -280,7 +272,7 @@ def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, 
             return super().loss_sums(model, batch)
 
     def trained(budget):
-        run = make_saved_run(prepared, model, tmp_path, budget, evaluations=0, loss_sums=LossSums(model, Scarce()))
+        run = make_run(prepared, model, tmp_path, budget, Scarce())
         batches = drawn(*examples_and_maker(prepared))
         train(run, batches, evaluate=None)
         return run.counters.step, batches.maker.micro_batch_tokens
@@ -298,8 +290,8 @@ def test_results_that_are_read_a_step_later_are_the_same(prepared, model, tmp_pa
     def rows(steps_behind):
         (folder := tmp_path / str(steps_behind)).mkdir()
         twin = copy.deepcopy(model)
-        run = make_saved_run(prepared, twin, folder, "9steps", evaluations=2, checkpoint_every=Budget.parse("2steps"))
-        run.steps_behind = steps_behind
+        run = make_run(prepared, twin, folder, "9steps", evaluations=2, checkpoint_every="2steps")
+        run.learner.steps_behind = steps_behind
         twin.nsp_head.bias.register_hook(lambda gradient: gradient * (math.nan if run.counters.step == 4 else 1.0))
         train(run, drawn(*examples_and_maker(prepared)), lambda model: {"loss": 1.0})
         assert run.counters.skipped == 1
@@ -335,11 +327,11 @@ def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, m
 
     examples, maker = examples_and_maker(prepared)
     stream = OneSecondEach(examples[:2])
-    run = make_saved_run(prepared, model, tmp_path, "20s", evaluations=20)
+    run = make_run(prepared, model, tmp_path, "20s", evaluations=20)
     with pytest.raises(Interrupted):
         train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
     assert run.counters.step == 2
-    run = make_saved_run(prepared, model, tmp_path, "20s", evaluations=20)
+    run = make_run(prepared, model, tmp_path, "20s", evaluations=20)
     assert run.evaluations_due() > run.counters.evaluations
     train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
     assert run.counters.step == len(evaluated) == len(set(evaluated)) == 5
@@ -349,11 +341,13 @@ def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, m
     ("budget", "processes", "may_change"),
     [("1m", 1, True), ("10steps", 1, False), ("2epochs", 1, False), ("1m", 2, False)],
 )
-def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(model, budget, processes, may_change):
+def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(
+    prepared, model, tmp_path, budget, processes, may_change
+):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        run = make_run(model, budget=Budget.parse(budget), world=World(size=processes))
+        run = make_run(prepared, model, tmp_path, budget, world=World(size=processes))
         assert run.threads.may_change == may_change
         # What this machine does beside is left out.
         with Threads(run.threads.most, run.threads.may_change, idle=lambda: None) as threads:
@@ -370,7 +364,7 @@ def test_a_process_that_is_to_stop_waits_for_the_checkpoint_of_the_main_one(prep
     """A launcher ends all processes when the first of them has ended."""
     store = torch.distributed.HashStore()
     main, other = (
-        make_saved_run(prepared, model, tmp_path, "5steps", counters=Counters(step=3), world=World(rank, 2, store))
+        make_run(prepared, model, tmp_path, "5steps", counters=Counters(step=3), world=World(rank, 2, store))
         for rank in (0, 1)
     )
     checkpoint, saved = main.checkpoints.path(3), []
@@ -393,18 +387,19 @@ def test_a_process_that_is_to_stop_waits_for_the_checkpoint_of_the_main_one(prep
 
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, model):
     examples, maker = examples_and_maker(prepared)
-    run = make_run(model)
+    learner = make_learner(model)
+    counters = learner.counters
     with torch.no_grad():
         model.nsp_head.bias[0] = float("inf")
     before = copy.deepcopy(model.state_dict())
-    taken(run, drawn(examples, maker))
-    assert run.counters.skipped == run.counters.skipped_in_a_row == run.counters.step == 1
+    taken(learner, drawn(examples, maker))
+    assert counters.skipped == counters.skipped_in_a_row == counters.step == 1
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     with torch.no_grad():
         model.nsp_head.bias[0] = 0
-    taken(run, drawn(examples, maker))
-    assert run.counters.skipped == 1 and run.counters.skipped_in_a_row == 0
+    taken(learner, drawn(examples, maker))
+    assert counters.skipped == 1 and counters.skipped_in_a_row == 0
 
 
 def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
@@ -421,13 +416,10 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
 
 
 def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, model, tmp_path):
-    examples, maker = examples_and_maker(prepared)
-    checkpoints = Checkpoints(tmp_path, prepared.tokenizer, keep=2)
-    run = make_run(model, checkpoints=checkpoints)
-    checkpoints.save(0, model, run.optimizer, {"needs": []})
+    run = make_run(prepared, model, tmp_path, "30steps")
+    run.save(Position())
     with torch.no_grad():
         model.mlm_head.bias[0] = float("nan")
-    for _ in range(MOST_SKIPPED_IN_A_ROW - 1):
-        taken(run, drawn(examples, maker))
-    with pytest.raises(PretrainError, match=str(checkpoints.path(0))):
-        taken(run, drawn(examples, maker))
+    with pytest.raises(PretrainError, match=f"10 steps in a row.*{run.checkpoints.path(0)}"):
+        train(run, drawn(*examples_and_maker(prepared)), evaluate=None)
+    assert run.counters.step == run.counters.skipped == 10
