@@ -114,8 +114,10 @@ def serve(given: Namespace) -> None:
 
     def train(seconds: float) -> float:
         began, tokens = time.perf_counter(), learner.counters.tokens
-        while time.perf_counter() - began < seconds:
-            timed_step(learner, batches, threads)
+        # As at the beginning of a run: what the cores did in the turns of others is left out.
+        with threads:
+            while time.perf_counter() - began < seconds:
+                timed_step(learner, batches, threads)
         return (learner.counters.tokens - tokens) / (time.perf_counter() - began)
 
     train(1.0)
