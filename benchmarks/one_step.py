@@ -5,7 +5,7 @@ import time
 from pretrain.engine.batches import Batches
 from pretrain.engine.budget import Budget
 from pretrain.engine.learner import Learner
-from pretrain.engine.optimizer import Schedule
+from pretrain.engine.schedule import Schedule
 from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import step
 

@@ -19,7 +19,7 @@ from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
-from pretrain.engine.optimizer import Schedule
+from pretrain.engine.schedule import Schedule
 from pretrain.objective import PretrainingObjective
 from pretrain.settings import PretrainSettings
 

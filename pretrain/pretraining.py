@@ -31,10 +31,10 @@ from .engine.interruption import Interruption
 from .engine.learner import Learner
 from .engine.loop import train
 from .engine.machine import Machine
-from .engine.optimizer import Schedule
 from .engine.output import claimed
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.run import Run
+from .engine.schedule import Schedule
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
 from .plots import draw_curves

@@ -31,7 +31,7 @@ class Counters:
     best_step: int = 0
     evaluations_since_best: int = 0
     before_decay: int | None = None
-    """The step whose checkpoint a warmup-stable-decay schedule can be extended from."""
+    """The step whose checkpoint a schedule with a plateau can be extended from."""
     micro_batch_tokens: int | None = None
     """What a GPU's memory allowed, where it was less than asked for."""
     losses: dict[str, float] = field(default_factory=dict)

@@ -1,7 +1,5 @@
-"""Optimizers by parameter role, and the learning-rate schedule as a function of the budget used."""
+"""Optimizers by parameter role."""
 
-import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +7,6 @@ from torch import Tensor, nn
 from model.encoder import EncoderLayer
 
 from .device import norm_of
-from .errors import PretrainError
 from .muon import Muon
 
 # (learning rate at hidden size 256, exponent of 256 / hidden size)
@@ -19,8 +16,6 @@ _REST_SHARE = 0.65
 # Of the peak of a fresh model, for one that continues (not measured).
 _TRAINED_SHARE = 0.1
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
-# Of the peak, in the first step.
-_FIRST_SHARE = 0.01
 
 
 def peak_learning_rate(optimizer: str, hidden_size: int, is_trained: bool = False) -> float:
@@ -143,66 +138,3 @@ def clip(parameters: list[Tensor], largest: float, loss_scale: Tensor | float = 
     factor = (largest / (norm + 1e-6)).clamp(max=1.0) / loss_scale
     torch._foreach_mul_(gradients, factor)
     return norm
-
-
-KINDS = ("linear", "cosine", "warmup-stable-decay")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate as a share of its peak: a continuous function of the amount of the budget that is used; 0 at
-    the end.
-
-    All amounts are in the unit of the budget, so that a larger budget leaves the steps before as they were.
-
-    Raises:
-        PretrainError: the kind is unknown.
-    """
-
-    kind: str
-    """"linear", "cosine", or "warmup-stable-decay" (Hu et al. 2024, section 4: falls in the last fifth)."""
-    warmup: float
-    """Over which it rises linearly, from a hundredth: a first step of 0 would be lost."""
-    total: float
-    restart: float = 0.0
-    """Where a run that had passed its warm-up went on with a larger budget."""
-    restart_share: float = 0.0
-    """Its share there: it rises linearly from this to that of the larger budget."""
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise PretrainError(f"the schedule {self.kind!r} is unknown: there are {', '.join(KINDS)}")
-
-    def __call__(self, used: float) -> float:
-        if used < self.warmup:
-            return _FIRST_SHARE + (1 - _FIRST_SHARE) * used / self.warmup
-        share, rise = max(0.0, self._after_warmup(used)), self._rise(used)
-        return self.restart_share + (share - self.restart_share) * rise
-
-    def extended(self, total: float, fallen_at: float | None) -> "Schedule":
-        """The schedule of a budget that has grown to `total`.
-
-        Args:
-            fallen_at: the amount used so far, where the rate has begun to fall: the new schedule goes on from there.
-        """
-        if fallen_at is None:
-            return replace(self, total=total)
-        return replace(self, total=total, restart=fallen_at, restart_share=self(fallen_at))
-
-    def _after_warmup(self, used: float) -> float:
-        left = (self.total - used) / (self.total - self.warmup)
-        if self.kind == "linear":
-            return left
-        if self.kind == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * (1 - left)))
-        return 1.0 if used < self.decay_start else (self.total - used) / (self.total - self.decay_start)
-
-    def _rise(self, used: float) -> float:
-        """From 0 at a restart to 1, over the share of what is left that the warm-up has of all."""
-        length = self.warmup * (self.total - self.restart) / self.total
-        return min(1.0, (used - self.restart) / length) if self.restart and length else 1.0
-
-    @property
-    def decay_start(self) -> float:
-        """Where the decay of warmup-stable-decay begins."""
-        return self.warmup + 0.8 * (self.total - self.warmup)

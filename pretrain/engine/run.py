@@ -13,8 +13,8 @@ from .budget import Budget
 from .checkpoint import Checkpoints
 from .interruption import Interruption
 from .learner import Learner
-from .optimizer import Schedule
 from .progress import Progress
+from .schedule import Schedule
 from .settings import LoopSettings
 from .threads import Threads
 
@@ -67,7 +67,7 @@ class Run:
         self.schedule = schedule
         if self.budget.amount > schedule.total:
             c, used = self.counters, self.amount_used()
-            is_stable = schedule.kind == "warmup-stable-decay" and c.before_decay in (None, c.step)
+            is_stable = schedule.has_plateau and c.before_decay in (None, c.step)
             has_fallen = used > schedule.warmup and not is_stable
             self.schedule = schedule.extended(self.budget.amount, used if has_fallen else None)
             c.before_decay = None
@@ -112,7 +112,7 @@ class Run:
         return is_new and self.evaluations_due() > self.counters.evaluations
 
     def _decay_begins(self) -> bool:
-        begins = self.schedule.kind == "warmup-stable-decay" and self.amount_used() >= self.schedule.decay_start
+        begins = self.schedule.has_plateau and self.amount_used() >= self.schedule.decay_start
         return begins and self.counters.before_decay is None
 
     def checkpoint_is_due(self) -> bool:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from .budget import Budget
 from .errors import PretrainError
+from .schedule import Kind
 
 _RANGES = {
     "learning_rate": (1e-9, 1),
@@ -41,7 +42,7 @@ class LoopSettings:
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     clip_norm: float = 1.0
     """Largest norm of the gradient, over all parameters together."""
-    schedule: Literal["linear", "cosine", "warmup-stable-decay"] = "linear"
+    schedule: Kind = "linear"
     """How the rate falls to 0 after the warm-up."""
     warmup: float = 0.1
     """Share of the budget over which the learning rate rises."""
