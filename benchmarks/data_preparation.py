@@ -163,9 +163,7 @@ def peer(name: str, text: Text, tokenizer) -> Callable[[], dict]:
     """A function of `tokenizers` as a side, fed as it likes best."""
     from data_prep.vocabulary.wordpiece import build_tokenizer
 
-    bare = build_tokenizer(
-        tokenizer.vocabulary, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.split_chinese
-    )
+    bare = build_tokenizer(tokenizer.vocabulary, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.split_chinese)
     encode = getattr(bare, name)
 
     def rate(way: tuple[str, float]) -> float:

@@ -87,9 +87,7 @@ def trained(cell: Cell, seed: int, given) -> dict:
         dataset = read_dataset(settings)
         settings = with_budget(resolve(settings), len(dataset.train))
         material = prepare(settings, dataset)
-        training = SeedTraining(
-            settings, seed, Path(folder) / "seed", material, World(), interruption, most_restarts=0
-        )
+        training = SeedTraining(settings, seed, Path(folder) / "seed", material, World(), interruption, most_restarts=0)
         found = training.results()
     return {
         "test": found["test"]["accuracy"],

@@ -30,7 +30,7 @@ from process_tree import measured
 from table import DEFAULT_FOLDER, Table, code, machine
 
 # What the script calls of it. A record is the integers of its features, end to end.
-TENSORFLOW = '''
+TENSORFLOW = """
 import array, glob, sys, types
 
 class Values:
@@ -72,7 +72,7 @@ gfile = types.SimpleNamespace(GFile=lambda path, mode: open(path, mode, encoding
 python_io = types.SimpleNamespace(TFRecordWriter=TFRecordWriter)
 train = types.SimpleNamespace(Example=Example, Features=Features, Feature=Feature, Int64List=Values, FloatList=Values)
 app = types.SimpleNamespace(run=lambda: sys.modules["__main__"].main(None))
-'''
+"""
 SIX = "PY2, PY3 = False, True\n"
 LENGTH, SHORT, MASKED, MOST_MASKED, SEED = 128, 0.1, 0.15, 20, 12345
 COLUMNS = {

@@ -1,6 +1,8 @@
 """How often the right word is among fill-mask's first five: one mask each in held-out examples, whole context given.
 
     python benchmarks/top_five.py --run runs/builtin [--masks 200]
+
+The model and the held-out examples are those of the run.
 """
 
 import argparse

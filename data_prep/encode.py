@@ -70,9 +70,7 @@ class Block:
         return cls(**whole | {"words": int(whole["words"]), "bytes": int(whole["bytes"])})
 
 
-def encode_block(
-    tokenizer: WordPieceTokenizer, block: TextBlock, language: str
-) -> Block:
+def encode_block(tokenizer: WordPieceTokenizer, block: TextBlock, language: str) -> Block:
     """Sentences and ids of documents. Sentences without a token are left out."""
     documents = block.documents
     sentences_of = [split(lines, language, block.line_rule) for lines in documents]

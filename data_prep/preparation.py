@@ -236,9 +236,7 @@ class Preparation:
         self._encode(documents, tokenizer, executor)
         sources = {"train": ", ".join(self.prep.corpus), "validation": self._held_out_from()}
         num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
-        numbers = assemble(
-            self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources
-        )
+        numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources)
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
 
     def clear_away(self) -> None:

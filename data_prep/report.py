@@ -302,8 +302,10 @@ def markdown(facts: dict) -> str:
         (f"held-out tokens in runs of {RUN} that stand in train too", f"{copied['tokens']:,} ({copied['share']:.1%})"),
         (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),
         ("labelled next / random / none", f"{pairs['next']:,} / {pairs['random']:,} / {pairs['unlabelled']:,}"),
-        *((f"without a label: {words}", f"{pairs['unlabelled_because'][reason.name.lower()]:,}")
-          for reason, words in _REASONS.items()),
+        *(
+            (f"without a label: {words}", f"{pairs['unlabelled_because'][reason.name.lower()]:,}")
+            for reason, words in _REASONS.items()
+        ),
         ("tokens in labelled examples", f"{pairs['labelled_tokens']:.1%}"),
         *((f"rows of {name}/", f"{number:,}") for name, number in facts["static"].items()),
         ("sentences cut into pieces", f"{pairs['sentences_cut']:,}"),

@@ -295,9 +295,7 @@ def _hold_out_smallest_group(records, order, role, sizes, rules: SplitRules) -> 
         what = "have the same value in the --group-column", "leave --group-column out"
         if rules.group_by == "file":
             what = "are of one file", "leave --group-by file out"
-        raise PrepError(
-            f"all documents {what[0]}, so none can be held out: give --validation-corpus, or {what[1]}"
-        )
+        raise PrepError(f"all documents {what[0]}, so none can be held out: give --validation-corpus, or {what[1]}")
     group, size = min(groups, key=lambda found: found[1])
     role[group] = VALIDATION
     return size

@@ -130,9 +130,7 @@ def unpadded(
     return batch, batch.padded_layout().pad
 
 
-def place_all(
-    states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, ...] | None:
+def place_all(states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...] | None:
     """`place` applied to every hidden state."""
     return None if states is None else tuple(place(state) for state in states)
 
@@ -154,9 +152,7 @@ class BertWithHead(PretrainedFolder, nn.Module):
     def attention_implementation(self, name: str) -> None:
         self.bert.attention_implementation = name
 
-    def encode_pooled(
-        self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool
-    ) -> EncoderOutput:
+    def encode_pooled(self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool) -> EncoderOutput:
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
 
@@ -205,9 +201,7 @@ class BertForPreTraining(BertWithHead):
         loss = None
         if labels is not None and next_sentence_label is not None:
             loss = token_loss(scores, labels) + F.cross_entropy(relation, next_sentence_label.view(-1))
-        return PreTrainingOutput(
-            loss, scores, relation, place_all(encoded.hidden_states, place), encoded.attentions
-        )
+        return PreTrainingOutput(loss, scores, relation, place_all(encoded.hidden_states, place), encoded.attentions)
 
     def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call."""

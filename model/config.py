@@ -122,9 +122,7 @@ class BertConfig:
     def _check_pad_token(self) -> None:
         pad = self.pad_token_id
         if pad is not None and (not _is_integer(pad) or not 0 <= pad < self.vocab_size):
-            raise ModelError(
-                f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none."
-            )
+            raise ModelError(f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none.")
 
     def _check_labels(self) -> None:
         if self.id2label is None:

@@ -72,9 +72,7 @@ class PretrainedFolder:
     """Tensors that from_pretrained made anew, under the names of transformers."""
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any
-    ) -> Self:
+    def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
         """The model of a folder, in float32 on the CPU, in eval mode; nothing is ever downloaded.
 
         `config_changes` replace fields of its config.json (num_labels=5). Heads that the folder lacks are
@@ -99,8 +97,7 @@ class PretrainedFolder:
         unasked = [name for name in missing if not (new_head and name.startswith(_TASK_HEADS))]
         if unasked:
             warnings.warn(
-                f"{folder} has no values for {', '.join(unasked)}: they start at random. Train the model "
-                "before use.",
+                f"{folder} has no values for {', '.join(unasked)}: they start at random. Train the model before use.",
                 stacklevel=2,
             )
         return model.eval()
@@ -212,8 +209,7 @@ def _check_shape(name: str, expected: tuple[int, ...], stored: StoredWeights) ->
         if name.startswith(_TASK_HEADS):
             remedy += ", or start with a new head (new_head=True)"
         raise ModelError(
-            f"{stored.path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; "
-            f"{remedy}."
+            f"{stored.path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}."
         )
 
 

@@ -111,8 +111,7 @@ class BertForQuestionAnswering(BertWithHead):
         super().__init__(config, add_pooling_layer=False)
         if config.num_labels != 2:
             raise ModelError(
-                f"num_labels is {config.num_labels}, and question answering needs 2 (start, end); give "
-                "num_labels=2."
+                f"num_labels is {config.num_labels}, and question answering needs 2 (start, end); give num_labels=2."
             )
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
@@ -139,9 +138,7 @@ class BertForQuestionAnswering(BertWithHead):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = (_position_loss(start, start_positions) + _position_loss(end, end_positions)) / 2
-        return QuestionAnsweringOutput(
-            loss, start, end, place_all(encoded.hidden_states, place), encoded.attentions
-        )
+        return QuestionAnsweringOutput(loss, start, end, place_all(encoded.hidden_states, place), encoded.attentions)
 
 
 def _position_loss(logits: Tensor, positions: Tensor) -> Tensor:

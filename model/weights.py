@@ -44,8 +44,7 @@ def open_weights(folder: Path) -> StoredWeights:
     if pickled.is_file():
         return _from_pickle(pickled)
     raise ModelError(
-        f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the "
-        "folder again."
+        f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the folder again."
     )
 
 
@@ -99,9 +98,7 @@ def _from_pickle(path: Path) -> StoredWeights:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged pickle can fail in any way; the cause stays in the message.
         reason = str(error).strip().split("\n")[0][:200]
-        raise ModelError(
-            f"{path} cannot be read as tensors ({type(error).__name__}: {reason}): {_REMEDY}"
-        ) from None
+        raise ModelError(f"{path} cannot be read as tensors ({type(error).__name__}: {reason}): {_REMEDY}") from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
     shapes = {str(name): tuple(value.shape) for name, value in tensors.items()}
@@ -110,15 +107,11 @@ def _from_pickle(path: Path) -> StoredWeights:
 
 def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
     if not tensor.is_floating_point():
-        raise ModelError(
-            f"{path}: {name} holds {tensor.dtype}, not floating-point numbers. Use an unquantised model."
-        )
+        raise ModelError(f"{path}: {name} holds {tensor.dtype}, not floating-point numbers. Use an unquantised model.")
     return tensor
 
 
-def _canonical(
-    path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor]
-) -> StoredWeights:
+def _canonical(path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor]) -> StoredWeights:
     """Today's names for old ones, "bert." before a bare encoder, no position_ids of old releases."""
     bare = any(name.startswith("embeddings.") for name in shapes)
     stored_name = {}

@@ -158,9 +158,7 @@ class Pretraining:
         self.settings = with_batch_size(self.settings, self.evaluation, model)
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
-        learner = Learner(
-            self.settings, model, self.objective, self.settings.examples.seed, counters, self.world
-        )
+        learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)
         if checkpoint:
             load_optimizer(Path(checkpoint), learner.optimizer)
         else:

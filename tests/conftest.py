@@ -25,9 +25,7 @@ WORDS = ("the", "of", "heart", "rate", "patient", "was", "stable", "##s", "##ing
 @pytest.fixture(scope="session")
 def small_tokenizer() -> WordPieceTokenizer:
     """Lower-casing, 100 entries: specials, two unused slots, letters, continuing letters, a few words."""
-    pieces = dict.fromkeys(
-        [*SPECIAL_TOKENS, "[unused0]", "[unused1]", *LETTERS, *(f"##{c}" for c in LETTERS), *WORDS]
-    )
+    pieces = dict.fromkeys([*SPECIAL_TOKENS, "[unused0]", "[unused1]", *LETTERS, *(f"##{c}" for c in LETTERS), *WORDS])
     return WordPieceTokenizer(list(pieces), lowercase=True, strip_accents=False)
 
 

@@ -136,9 +136,7 @@ def as_dict(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def from_dict(
-    settings_class: type[Settings], values: Mapping[str, Any], source: str = "settings"
-) -> Settings:
+def from_dict(settings_class: type[Settings], values: Mapping[str, Any], source: str = "settings") -> Settings:
     """The inverse of `as_dict`; fields that `values` leaves out keep their defaults.
 
     Raises UserError that begins with `source` for an unknown name or a value of the wrong type.
@@ -242,9 +240,7 @@ def _parse(settings_class: type, stated: Mapping[str, Any], source: str, argumen
             *argument_problems(arguments, options | _COMMAND_OPTIONS, positional),
             *missing(options, [name for name, _ in entries], arguments),
         ]
-        raise UserError(
-            problems[0] if problems else "these options do not go together (see --help)"
-        ) from None
+        raise UserError(problems[0] if problems else "these options do not go together (see --help)") from None
 
 
 def _options(settings_class: type) -> dict[str, Option]:
@@ -291,16 +287,12 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return content or {}
 
 
-def _entry(
-    name: Any, value: Any, options: Mapping[str, Option], source: str
-) -> tuple[str, list[str] | bool]:
+def _entry(name: Any, value: Any, options: Mapping[str, Option], source: str) -> tuple[str, list[str] | bool]:
     """A YAML entry as an option and the words for it (or, for a switch, on or off)."""
     option = dashed(str(name))
     if option not in options:
         guess = closest(option, options)
-        hint = (
-            f": did you mean {underscored(guess)}?" if guess else ": remove it, or see --help for the names"
-        )
+        hint = f": did you mean {underscored(guess)}?" if guess else ": remove it, or see --help for the names"
         raise UserError(f"{source}: unknown setting {name}{hint}")
     kind = options[option].kind
     if kind is bool and isinstance(value, bool):
@@ -320,5 +312,3 @@ def _positional(settings_class: type) -> str | None:
     """The setting whose values stand without an option."""
     hints = typing.get_type_hints(settings_class, include_extras=True)
     return next((name for name, hint in hints.items() if POSITIONAL in getattr(hint, "__metadata__", ())), None)
-
-

@@ -49,9 +49,7 @@ def entry_problems(
             yield f"{source}: {underscored(option)}: {wrong}"
 
 
-def argument_problems(
-    arguments: Sequence[str], options: Mapping[str, Option], positional: str | None
-) -> Iterator[str]:
+def argument_problems(arguments: Sequence[str], options: Mapping[str, Option], positional: str | None) -> Iterator[str]:
     """What is wrong with words of the command line; those of the setting `positional` stand without an option."""
     options = {name: option for name, option in options.items() if name != positional}
     for flag, words in _grouped(arguments):

@@ -108,9 +108,7 @@ def pairs(
     return Pairs(start, a_length, b_start, b_length, label, reason, sentences_cut)
 
 
-def why_alone(
-    piece_starts: np.ndarray, document_starts: np.ndarray, piece: np.ndarray, capacity: int
-) -> np.ndarray:
+def why_alone(piece_starts: np.ndarray, document_starts: np.ndarray, piece: np.ndarray, capacity: int) -> np.ndarray:
     """Why these pieces are windows of one piece: a `Reason` for each."""
     has_left, has_right = (np.isin(piece + size, document_starts, invert=True) for size in (0, 1))
     end = piece_starts[np.minimum(piece + 2, len(piece_starts) - 1)]

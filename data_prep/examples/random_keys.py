@@ -42,9 +42,7 @@ def _base(seed: int, purpose: str, epoch: int) -> int:
     return _mix_int((h + epoch * _GOLDEN) & _MASK64)
 
 
-def keys(
-    seed: int, purpose: str, epoch: int, example: np.ndarray | int, position: np.ndarray | int = 0
-) -> np.ndarray:
+def keys(seed: int, purpose: str, epoch: int, example: np.ndarray | int, position: np.ndarray | int = 0) -> np.ndarray:
     """Uniform 64-bit keys, one for each entry of `example` and `position` broadcast together.
 
     Args:

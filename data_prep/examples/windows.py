@@ -16,9 +16,7 @@ _WINDOWS_AHEAD = 64
 _NEVER = 1 << 30
 
 
-def cut_long_sentences(
-    shard: Shard, capacity: int, starts_word: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, int]:
+def cut_long_sentences(shard: Shard, capacity: int, starts_word: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """Cut sentences longer than `capacity` at word starts into consecutive pieces.
 
     Returns:
@@ -85,9 +83,7 @@ def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
     return np.array(first, dtype=np.int64)
 
 
-def tokens_alone(
-    piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
-) -> tuple[np.ndarray, np.ndarray]:
+def tokens_alone(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """The fewest tokens that stand in windows of one piece, from a piece up to where a window has to end.
 
     That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,

@@ -201,9 +201,7 @@ class Corpus:
         else:
             yield from self._text_documents(source, rules, meter)
 
-    def _row_documents(
-        self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows
-    ) -> Iterator[Document]:
+    def _row_documents(self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         column, group_column = rules.text_column, self._finder.group_column
         wanted = [name for name in (column, group_column) if name]
         bad_rows.listed_as[source.shown] = source.name

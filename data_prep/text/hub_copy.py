@@ -30,9 +30,7 @@ def fetched(source: Source, text_column: str, group_column: str | None, folder: 
         folder.mkdir(parents=True, exist_ok=True)
         _fetch(source, columns, path)
     found = path.stat()
-    return replace(
-        source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns
-    )
+    return replace(source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns)
 
 
 def _state(folder: Path) -> list:

@@ -78,9 +78,7 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
             # A file that was cut short ends early.
             _check_unchanged(source, os.fstat(raw.fileno()))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PrepError(
-            f"{source.shown} is cut off or damaged ({error}); copy it or compress it again."
-        ) from None
+        raise PrepError(f"{source.shown} is cut off or damaged ({error}); copy it or compress it again.") from None
     except OSError as error:
         raise PrepError(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
 
@@ -363,7 +361,5 @@ def _hub_data(source: Source) -> Any:
         return found
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
     if split not in found:
-        raise PrepError(
-            f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.'
-        )
+        raise PrepError(f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.')
     return found[split]

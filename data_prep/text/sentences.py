@@ -34,7 +34,7 @@ LANGUAGES = frozenset(
     """.split()
 )
 
-END_MARKS = ".!?…‽؟۔।॥።။។։。！？｡．:;\"”’»)」』｣）"
+END_MARKS = '.!?…‽؟۔।॥።။។։。！？｡．:;"”’»)」』｣）'
 """Characters that a finished line ends with."""
 
 # An end mark, then closing quotes and brackets; _plain_split looks at what follows. Scripts written without

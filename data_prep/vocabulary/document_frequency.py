@@ -9,9 +9,7 @@ from ..text.corpus import Document
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 
-def shared_entries(
-    tokenizer: WordPieceTokenizer, documents: Callable[[], Iterable[Document]], least: int
-) -> list[str]:
+def shared_entries(tokenizer: WordPieceTokenizer, documents: Callable[[], Iterable[Document]], least: int) -> list[str]:
     """The special tokens and the entries that occur in at least `least` documents, in their order.
 
     Documents of one group (a patient, a case) count as one. A letter, or the form of it that continues a word, occurs

@@ -198,9 +198,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
-        raise PrepError(
-            f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary"
-        ) from None
+        raise PrepError(f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary") from None
     except (ValueError, RecursionError):
         raise PrepError(f"{path} is not JSON that can be read: restore it, or train a vocabulary") from None
     if not isinstance(content, dict):
@@ -216,21 +214,16 @@ def _read_text(path: Path) -> str:
             f"cannot read {path} ({error.strerror}): give the folder of a BERT tokenizer, or a vocab.txt"
         ) from None
     except UnicodeDecodeError as error:
-        raise PrepError(
-            f"{path} is not UTF-8 at byte {error.start}: give a vocab.txt or a tokenizer folder"
-        ) from None
+        raise PrepError(f"{path} is not UTF-8 at byte {error.start}: give a vocab.txt or a tokenizer folder") from None
 
 
 def _check_vocabulary(vocabulary: Sequence[str], source: Path) -> None:
     lines: dict[str, int] = {}
     for number, piece in enumerate(vocabulary, start=1):
         if lines.setdefault(piece, number) != number:
-            raise PrepError(
-                f"{source} holds {piece!r} twice, as entries {lines[piece]} and {number}: remove one"
-            )
+            raise PrepError(f"{source} holds {piece!r} twice, as entries {lines[piece]} and {number}: remove one")
     missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
         raise PrepError(
-            f"{source} lacks the special tokens {', '.join(missing)}: "
-            "give the vocabulary of a BERT, or train one"
+            f"{source} lacks the special tokens {', '.join(missing)}: give the vocabulary of a BERT, or train one"
         )

@@ -54,9 +54,7 @@ def train_vocabulary(
     frequent = _frequent_letters(counts, normalizer)
     letters, continuing = _alphabet(frequent, size)
     if not letters:
-        raise PrepError(
-            "no character occurs twice in the text, so no vocabulary can be trained: give more text"
-        )
+        raise PrepError("no character occurs twice in the text, so no vocabulary can be trained: give more text")
     wanted = size if keep is None else 2 * size
     vocabulary = _join_pairs(words, wanted, letters, continuing)
     vocabulary = _filled(vocabulary, wanted, frequent)

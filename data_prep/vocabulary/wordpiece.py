@@ -17,9 +17,7 @@ _UNUSED = re.compile(r"\[unused_?\d+\]")
 _BRACKETED = re.compile(r"\[.+\]")  # a token with a role, never the outcome of normalising text
 
 
-def bert_normalizer(
-    lowercase: bool, strip_accents: bool, split_chinese: bool = True
-) -> normalizers.BertNormalizer:
+def bert_normalizer(lowercase: bool, strip_accents: bool, split_chinese: bool = True) -> normalizers.BertNormalizer:
     """BERT's cleaning of text before it is cut into words."""
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=split_chinese, strip_accents=strip_accents, lowercase=lowercase
@@ -40,9 +38,7 @@ def build_tokenizer(
     """
     ids = {piece: i for i, piece in enumerate(vocabulary)}
     tokenizer = Tokenizer(
-        models.WordPiece(
-            ids, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=longest_word
-        )
+        models.WordPiece(ids, unk_token="[UNK]", continuing_subword_prefix="##", max_input_chars_per_word=longest_word)
     )
     tokenizer.normalizer = bert_normalizer(lowercase, strip_accents, split_chinese)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,8 +1,8 @@
 """Checkpoints: a model folder that transformers opens, and beside it what is needed to go on exactly.
 
-    checkpoints/step-00001000/           config.json, model.safetensors, tokenizer files
-    checkpoints/step-00001000/training_state/state.json, optimizer.safetensors
-    checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
+checkpoints/step-00001000/           config.json, model.safetensors, tokenizer files
+checkpoints/step-00001000/training_state/state.json, optimizer.safetensors
+checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
 """
 
 import contextlib

@@ -1,6 +1,5 @@
 """Optimizers by parameter role."""
 
-
 import torch
 from torch import Tensor, nn
 
@@ -73,9 +72,7 @@ class Optimizer:
             {"params": [p for p in rest.values() if id(p) in decay], "weight_decay": weight_decay},
             {"params": [p for p in rest.values() if id(p) not in decay], "weight_decay": 0.0},
         ]
-        self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(groups, lr=learning_rate, fused=True, **_ADAM)
-        ]
+        self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=learning_rate, fused=True, **_ADAM)]
         if matrices:
             self.parts.append(Muon(matrices.values(), learning_rate, weight_decay, dtype=dtype))
         self.learning_rate = learning_rate

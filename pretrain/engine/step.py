@@ -4,7 +4,6 @@ One verdict decides whether a step is taken: losses and gradient norm, over all 
 stays on the device, where every part of the optimizer obeys it; the host reads it later (see `device.steps_behind`).
 """
 
-
 import torch
 from torch import Tensor
 

@@ -172,12 +172,8 @@ def test_an_interrupt_exits_130_and_a_defect_keeps_its_traceback(capsys: pytest.
 
 def test_config_entries_count_and_later_options_win(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
-    config.write_text(
-        "out: from-file\nlearning-rate: 1e-4\ncorpus: [a, b]\nlowercase: false\ntext_column: null\n"
-    )
-    expected = Training(
-        Path("from-file"), learning_rate=1e-4, prep=Preparation(corpus=["a", "b"], lowercase=False)
-    )
+    config.write_text("out: from-file\nlearning-rate: 1e-4\ncorpus: [a, b]\nlowercase: false\ntext_column: null\n")
+    expected = Training(Path("from-file"), learning_rate=1e-4, prep=Preparation(corpus=["a", "b"], lowercase=False))
     assert read("--config", str(config)) == expected
     assert read(f"--config={config}", "--out", "y") == replace(expected, out=Path("y"))
     # The place of --config among the options does not matter.
@@ -221,9 +217,7 @@ def test_a_wrong_value_in_a_config_is_refused_also_where_a_later_option_override
 
 # "None" as a word means no value, and a list item that begins with a dash would be an option.
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
-tricky = st.sampled_from(
-    ["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "ä b", "#c", "a: b", "x\ny"]
-)
+tricky = st.sampled_from(["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "ä b", "#c", "a: b", "x\ny"])
 words = tricky | words.filter(lambda word: word != "None")
 items = words.filter(lambda word: not word.startswith("-"))
 preparations = st.builds(
@@ -252,9 +246,7 @@ def test_dict_and_yaml_give_the_same_settings_back(value: Training) -> None:
     assert from_dict(Training, yaml.safe_load(to_yaml(value))) == value
 
 
-def test_printed_settings_are_complete_ordered_and_read_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_printed_settings_are_complete_ordered_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     argv = [
         "--out",
         "x",
@@ -282,10 +274,7 @@ def test_printed_settings_are_complete_ordered_and_read_back(
 def test_as_dict_holds_plain_values_only() -> None:
     plain = as_dict(Training(Path("a") / "b"))
     assert (
-        plain["out"] == "a/b"
-        and plain["stages"] == [1, 2]
-        and plain["corpus"] == ["builtin"]
-        and "prep" not in plain
+        plain["out"] == "a/b" and plain["stages"] == [1, 2] and plain["corpus"] == ["builtin"] and "prep" not in plain
     )
 
 

@@ -415,9 +415,7 @@ def test_the_text_column_is_found_or_asked_for(tmp_path):
         column({"id": 7, "size": 8})
     with pytest.raises(PrepError, match=r'no column "txt" among id, text; pass --text-column text'):
         column({"id": 7, "text": "a"}, text_column="txt")
-    with pytest.raises(
-        PrepError, match=r'no column "patients" among patient, text; pass --group-column patient'
-    ):
+    with pytest.raises(PrepError, match=r'no column "patients" among patient, text; pass --group-column patient'):
         column({"patient": 7, "text": "a"}, group_column="patients")
 
 

@@ -24,8 +24,6 @@ def test_entries_are_kept_that_enough_owners_have(small_tokenizer, found, least)
         for entry in {piece for piece in pieces if len(piece.removeprefix("##")) > 1} | letters:
             owners.setdefault(entry, set()).add(owner)
     expected = [
-        entry
-        for entry in small_tokenizer.vocabulary
-        if entry in SPECIAL_TOKENS or len(owners.get(entry, ())) >= least
+        entry for entry in small_tokenizer.vocabulary if entry in SPECIAL_TOKENS or len(owners.get(entry, ())) >= least
     ]
     assert shared_entries(small_tokenizer, lambda: corpus, least) == expected

@@ -44,17 +44,12 @@ def made_up_documents(count: int) -> list[tuple[str, Document]]:
 
 
 def as_lists(block: Block) -> dict:
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in asdict(block).items()
-    }
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(block).items()}
 
 
 def run(store: BlockStore, executor: Executor, tokenizer, documents, in_flight: int = 4) -> int:
     blocks = cut_blocks(documents, BLOCK_BYTES)
-    return encode(
-        blocks, store, submitter(executor, tokenizer, "en"), in_flight, digester(tokenizer, "en")
-    )
+    return encode(blocks, store, submitter(executor, tokenizer, "en"), in_flight, digester(tokenizer, "en"))
 
 
 def contents(store: BlockStore) -> dict[str, list[dict]]:

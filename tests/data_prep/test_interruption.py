@@ -308,9 +308,7 @@ def killed_at(wait, corpus, folder):
     (folder / "killed.py").write_text(KILLED + RUN)
     command = [sys.executable, str(folder / "killed.py"), str(wait), f"--corpus={corpus}", *OPTIONS]
     paths = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*command, f"--out={folder / 'out'}"], env=paths, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([*command, f"--out={folder / 'out'}"], env=paths, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,7 @@ WHOLE = replace(RULES, whole_word=True)
 modes = pytest.mark.parametrize("rules", [RULES, WHOLE], ids=["token", "whole-word"])
 # Words and runs of continuing pieces, short and long; [UNK] is a word like any other.
 pieces = st.lists(
-    st.one_of(
-        st.integers(FIRST_WORD, VOCABULARY - 1), st.just(UNK), st.integers(FIRST_CONTINUATION, VOCABULARY - 1)
-    ),
+    st.one_of(st.integers(FIRST_WORD, VOCABULARY - 1), st.just(UNK), st.integers(FIRST_CONTINUATION, VOCABULARY - 1)),
     min_size=1,
     max_size=60,
 )
@@ -80,9 +78,7 @@ def test_the_number_of_targets_is_exact_in_every_example(examples, salt):
     assert counts.tolist() == [max(1, round(0.15 * length)) for length in np.diff(starts).tolist()]
 
 
-@pytest.mark.parametrize(
-    ("length", "targets"), [(3, 1), (9, 1), (11, 2), (20, 3), (64, 10), (128, 19), (512, 77)]
-)
+@pytest.mark.parametrize(("length", "targets"), [(3, 1), (9, 1), (11, 2), (20, 3), (64, 10), (128, 19), (512, 77)])
 def test_numbers_of_targets_in_plain_figures(length, targets):
     ids, types, starts = packed([([FIRST_WORD] * (length - 2), [])])
     for rules in (RULES, WHOLE):

@@ -15,9 +15,7 @@ CLS, SEP = 2, 3
 def batches(draw):
     """Ids of up to three shards, and (shard, A, B) of some examples; B may be absent."""
     sizes = draw(st.lists(st.integers(30, 60), min_size=1, max_size=3))
-    shards = [
-        np.random.default_rng(i).integers(5, 65_000, size).astype(np.uint16) for i, size in enumerate(sizes)
-    ]
+    shards = [np.random.default_rng(i).integers(5, 65_000, size).astype(np.uint16) for i, size in enumerate(sizes)]
     segment = st.tuples(st.integers(0, 20), st.integers(1, 10))
     row = st.tuples(st.integers(0, len(sizes) - 1), segment, st.one_of(st.just((0, 0)), segment))
     return shards, draw(st.lists(row, max_size=8))
@@ -25,9 +23,7 @@ def batches(draw):
 
 def examples_of(rows) -> Examples:
     table = np.array([(shard, *a, *b) for shard, a, b in rows], dtype=np.int64).reshape(-1, 5).T
-    return Examples(
-        *table, label=np.zeros(len(rows), dtype=np.int64), key=np.arange(len(rows), dtype=np.uint64)
-    )
+    return Examples(*table, label=np.zeros(len(rows), dtype=np.int64), key=np.arange(len(rows), dtype=np.uint64))
 
 
 @given(batches())
@@ -98,9 +94,7 @@ def test_pairs_of_several_shards_pack_in_the_order_chosen(shard_of):
     totals = [sum(map(sum, shape)) for shape in shapes]
     # Ids that occur once in both shards together, so that a token names its place.
     ids = [np.arange(5, 5 + totals[0]), np.arange(5 + totals[0], 5 + sum(totals))]
-    shards = [
-        shard_of(shape, i.astype(np.uint16), n) for n, (shape, i) in enumerate(zip(shapes, ids, strict=True))
-    ]
+    shards = [shard_of(shape, i.astype(np.uint16), n) for n, (shape, i) in enumerate(zip(shapes, ids, strict=True))]
     parts = []
     for shard in shards:
         rows = pairs(shard, 40, 1, 0, np.ones(5 + sum(totals), dtype=bool))

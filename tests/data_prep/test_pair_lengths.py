@@ -32,9 +32,7 @@ def length_features(shard: Shard, length: int, epochs: range) -> tuple[np.ndarra
 
 def table_accuracy(train, train_labels, test, test_labels, widths) -> float:
     """A decision table: in each cell of binned features the more frequent label."""
-    cells = [
-        np.minimum(x // np.array(widths), 99) @ np.array([1, 100, 10_000, 1_000_000]) for x in (train, test)
-    ]
+    cells = [np.minimum(x // np.array(widths), 99) @ np.array([1, 100, 10_000, 1_000_000]) for x in (train, test)]
     known, cell = np.unique(cells[0], return_inverse=True)
     votes = np.bincount(cell, weights=2 * train_labels - 1)
     place = np.minimum(np.searchsorted(known, cells[1]), len(known) - 1)

@@ -264,9 +264,7 @@ def test_nearly_all_pairs_of_many_documents_are_labelled(large):
 def test_a_tenth_of_the_windows_is_short_and_drawn_for_each_window(shard_of):
     """With one-token sentences a window is as long as its target; a draw a document would be all or none."""
     capacity, tokens = 125, 600_000
-    lengths = pairs(shard_of([[1] * tokens]), capacity + 3, 3, 0, ALL_START, next_sentence=False).a_length[
-        :-1
-    ]
+    lengths = pairs(shard_of([[1] * tokens]), capacity + 3, 3, 0, ALL_START, next_sentence=False).a_length[:-1]
     short = lengths[lengths < capacity]
     # The lengths 2..125 are equally likely, and the longest of them does not show.
     share = 0.1 * 123 / 124
@@ -302,9 +300,7 @@ def test_where_one_document_dominates_the_surplus_has_no_label(shard_of):
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5), st.integers(0, 3)), max_size=60
-    ),
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5), st.integers(0, 3)), max_size=60),
     st.integers(10, 40),
     st.integers(0, 1000),
 )

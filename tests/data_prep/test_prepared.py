@@ -45,9 +45,7 @@ def rows_of(shards: list[Shard]) -> list[list[list[int]]]:
     found = []
     for shard in shards:
         bounds, documents = shard.sentence_starts.tolist(), shard.document_starts.tolist()
-        sentences = [
-            shard.ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        sentences = [shard.ids[start:end].tolist() for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
         found += [sentences[start:end] for start, end in zip(documents[:-1], documents[1:], strict=True)]
     return found
 
@@ -106,9 +104,7 @@ def test_datasets_opens_a_table_and_sees_the_same_rows(tmp_path):
     from datasets import load_from_disk
 
     draw = np.random.default_rng(0)
-    batches = [
-        {"label": draw.integers(-100, 2, n), "ids": draw.integers(0, 9, (n, 5))} for n in (3, 1, 1_200)
-    ]
+    batches = [{"label": draw.integers(-100, 2, n), "ids": draw.integers(0, 9, (n, 5))} for n in (3, 1, 1_200)]
     write_table(tmp_path / "pairs", iter(batches))
     opened = load_from_disk(str(tmp_path / "pairs"))
     for name in ("label", "ids"):
@@ -119,9 +115,7 @@ def test_datasets_opens_a_table_and_sees_the_same_rows(tmp_path):
 def test_a_table_comes_back_batch_by_batch(tmp_path):
     batches = [{"a": np.arange(5), "b": np.arange(5) - 100}, {"a": np.arange(0), "b": np.arange(0)}]
     write_table(tmp_path / "pairs", batches)
-    found = [
-        {name: column.tolist() for name, column in batch.items()} for batch in read_table(tmp_path / "pairs")
-    ]
+    found = [{name: column.tolist() for name, column in batch.items()} for batch in read_table(tmp_path / "pairs")]
     assert found == [{name: column.tolist() for name, column in batch.items()} for batch in batches]
 
 

@@ -63,9 +63,7 @@ def test_keys_of_consecutive_numbers_are_uniform(varied, shift):
 
 @given(st.integers(1, 1 << 32), st.integers(0, 1 << 62))
 def test_below_stays_below(bound, seed):
-    drawn = below(
-        np.append(keys(seed, "x", 0, np.arange(20)), np.array([0, (1 << 64) - 1], dtype=np.uint64)), bound
-    )
+    drawn = below(np.append(keys(seed, "x", 0, np.arange(20)), np.array([0, (1 << 64) - 1], dtype=np.uint64)), bound)
     assert drawn.dtype == np.int64
     assert drawn.min() == 0
     assert drawn.max() == bound - 1
@@ -80,9 +78,7 @@ def test_below_is_uniform(bound):
 def test_below_takes_a_bound_for_each_key():
     key = keys(1, "x", 0, np.arange(1000))
     bounds = np.arange(1, 1001)
-    assert below(key, bounds).tolist() == [
-        (int(k) >> 32) * b >> 32 for k, b in zip(key, bounds.tolist(), strict=True)
-    ]
+    assert below(key, bounds).tolist() == [(int(k) >> 32) * b >> 32 for k, b in zip(key, bounds.tolist(), strict=True)]
 
 
 def test_uniform_is_in_the_unit_interval():

@@ -17,9 +17,7 @@ from data_prep.text.corpus import Document
 
 LENGTH = 16
 texts = st.text("ab \n", min_size=1, max_size=6).map(lambda text: text * 40)
-document_lists = st.lists(
-    st.tuples(texts, st.sampled_from([None, None, "x", "y", "z"])), min_size=1, max_size=30
-)
+document_lists = st.lists(st.tuples(texts, st.sampled_from([None, None, "x", "y", "z"])), min_size=1, max_size=30)
 ungrouped_lists = st.lists(texts, min_size=1, max_size=30).map(lambda found: [(text, None) for text in found])
 
 
@@ -255,9 +253,7 @@ def test_documents_of_one_size_are_held_out_up_to_the_target(records_of):
 
 
 def test_records_are_40_bytes_and_tell_odd_characters_apart_but_not_line_breaks(records_of):
-    records = records_of(
-        [("a\nb", None), ("a b", None), ("ab", None), ("a\nb", "g"), ("\ud800", None), ("é", None)]
-    )
+    records = records_of([("a\nb", None), ("a b", None), ("ab", None), ("a\nb", "g"), ("\ud800", None), ("é", None)])
     assert RECORD.itemsize == 40
     assert records["bytes"].tolist() == [3, 3, 2, 3, 3, 2]
     contents = list(zip(records["high"].tolist(), records["low"].tolist(), strict=True))

@@ -54,14 +54,10 @@ def unmasked(shards, small_tokenizer, name) -> list[tuple[list[int], list[int], 
         for shard in shards:
             rows = pairs(shard, LENGTH, SETTINGS.seed, epoch, small_tokenizer.starts_word)
             key = example_keys(shard.index, np.arange(len(rows)), SETTINGS.seed, epoch)
-            batch = pack(
-                shards, Examples.of(shard.index, rows, key), small_tokenizer.cls_id, small_tokenizer.sep_id
-            )
+            batch = pack(shards, Examples.of(shard.index, rows, key), small_tokenizer.cls_id, small_tokenizer.sep_id)
             cuts = batch.sequence_starts[1:-1]
             ids, types = np.split(batch.input_ids, cuts), np.split(batch.token_type_ids, cuts)
-            found += zip(
-                [i.tolist() for i in ids], [t.tolist() for t in types], rows.label.tolist(), strict=True
-            )
+            found += zip([i.tolist() for i in ids], [t.tolist() for t in types], rows.label.tolist(), strict=True)
     return [example for example in found if (example[2] == -100) == name.endswith("unlabelled")]
 
 
@@ -76,9 +72,7 @@ def test_rows_are_the_examples_with_their_masks(opened, unmasked, small_tokenize
     table = opened[:]
     rows = zip(*(table[name].tolist() for name in COLUMNS), strict=True)
     assert table.get("next_sentence_label", np.full(len(unmasked), -100)).tolist() == [row[2] for row in unmasked]
-    for (ids, types, attention, labels), (plain, plain_types, _) in zip(
-        rows, unmasked, strict=True
-    ):
+    for (ids, types, attention, labels), (plain, plain_types, _) in zip(rows, unmasked, strict=True):
         padding = LENGTH - len(plain)
         assert attention == [1] * len(plain) + [0] * padding
         assert types == plain_types + [0] * padding
@@ -112,12 +106,7 @@ def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_p
     labels, ids = table["labels"], table["input_ids"]
     plain = np.where(labels != -100, labels, ids)
     here, after = labels[:, :-1] != -100, labels[:, 1:] != -100
-    torn = (
-        (~small_tokenizer.starts_word[plain[:, 1:]])
-        & (here != after)
-        & (plain[:, :-1] > 4)
-        & (plain[:, 1:] > 4)
-    )
+    torn = (~small_tokenizer.starts_word[plain[:, 1:]]) & (here != after) & (plain[:, :-1] > 4) & (plain[:, 1:] > 4)
     share = torn.any(axis=1).mean()
     assert share < 0.5 if masking == "whole-word" else share > 0.8
 

@@ -87,9 +87,7 @@ def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(
     for seed, threads in [("0", "1"), ("1", "2"), ("2", "2"), ("3", "1")]:
         environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
         command = [sys.executable, "-c", TRAIN_SCRIPT, tmp_path / "text.txt", "2048", str(most_characters)]
-        done = subprocess.run(
-            command, env=os.environ | environment, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
         digests.add(done.stdout)
     assert len(digests) == 1
 
@@ -110,9 +108,7 @@ def test_order_is_specials_letters_continuing_letters_joined_pieces() -> None:
     assert 1 not in kinds[ends[1] :] and 0 not in kinds[ends[1] :]
 
 
-def test_the_alphabet_holds_each_letter_seen_twice_and_continuing_forms_only_of_letters_that_continue() -> (
-    None
-):
+def test_the_alphabet_holds_each_letter_seen_twice_and_continuing_forms_only_of_letters_that_continue() -> None:
     text = ["Bb cc 中中 文, ?? 가가 é é q"]
     vocabulary = train_vocabulary(text)
     pieces = {p for p in vocabulary if not p.startswith("[")}
@@ -321,9 +317,7 @@ def folder_bytes(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
 
 
-def test_saving_writes_three_files_with_equal_bytes_every_time(
-    tokenizer: WordPieceTokenizer, tmp_path: Path
-) -> None:
+def test_saving_writes_three_files_with_equal_bytes_every_time(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "a", model_max_length=128)
     pickle.loads(pickle.dumps(tokenizer)).save(tmp_path / "b", model_max_length=128)
     tokenizer.save(tmp_path / "b", model_max_length=128)
@@ -349,9 +343,7 @@ def test_transformers_gives_the_same_ids_and_its_folder_loads_back(
     if with_model_config:
         (tmp_path / "ours" / "config.json").write_text('{"model_type": "bert"}')
     theirs = AutoTokenizer.from_pretrained(tmp_path / "ours")
-    texts = [*sample_texts()] + [
-        chr(code) + "a" + chr(code) for code in range(1, 0x3100) if chr(code).isprintable()
-    ]
+    texts = [*sample_texts()] + [chr(code) + "a" + chr(code) for code in range(1, 0x3100) if chr(code).isprintable()]
     texts = [text for text in texts if not any(token in text for token in SPECIAL_TOKENS)]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == tokenizer.encode(texts)
     assert theirs.model_max_length == 77
@@ -367,9 +359,7 @@ def test_transformers_gives_the_same_ids_and_its_folder_loads_back(
     assert back.digest() == tokenizer.digest() and back.encode(AWKWARD) == tokenizer.encode(AWKWARD)
 
 
-def test_tokenizer_json_alone_is_a_complete_bert_tokenizer(
-    tokenizer: WordPieceTokenizer, tmp_path: Path
-) -> None:
+def test_tokenizer_json_alone_is_a_complete_bert_tokenizer(tokenizer: WordPieceTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path, model_max_length=128)
     alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     texts = [text for text in AWKWARD if not any(token in text for token in SPECIAL_TOKENS)]

@@ -1,8 +1,8 @@
 """Kill a run again and again, let it go on, and compare its folder with that of an undisturbed run, bit for bit.
 
-    python tests/faults/drive.py --kills 25 --seed 1
-    python tests/faults/drive.py --kills 10 --seed 1 --processes 2
-    python tests/faults/drive.py --kills 10 --seed 1 --finetune
+python tests/faults/drive.py --kills 25 --seed 1
+python tests/faults/drive.py --kills 10 --seed 1 --processes 2
+python tests/faults/drive.py --kills 10 --seed 1 --finetune
 """
 
 import argparse

@@ -23,9 +23,7 @@ def packed(lengths, vocabulary=50):
 
 
 def mask_of(rows, columns, bits):
-    return torch.tensor(
-        [[bits >> (row * columns + column) & 1 for column in range(columns)] for row in range(rows)]
-    )
+    return torch.tensor([[bits >> (row * columns + column) & 1 for column in range(columns)] for row in range(rows)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,10 +61,7 @@ def test_equal_lengths_are_views_without_any_index():
     values = torch.randn(12, 5)
     assert layout == PaddingLayout(3, 4) and layout.key_mask is None
     assert layout.pad(values).data_ptr() == values.data_ptr()
-    assert (
-        PackedBatch.from_padded(torch.ones(3, 4, dtype=torch.int64), None, torch.ones(3, 4)).padded_slots
-        is None
-    )
+    assert PackedBatch.from_padded(torch.ones(3, 4, dtype=torch.int64), None, torch.ones(3, 4)).padded_slots is None
 
 
 def test_to_moves_every_tensor():

@@ -60,9 +60,7 @@ def test_the_word_embedding_is_one_parameter_with_gradients_from_both_uses():
     word = net.bert.embeddings.word.weight
 
     def loss(as_input, as_output):
-        hidden = torch.func.functional_call(
-            net.bert, {"embeddings.word.weight": as_input}, (ids,)
-        ).last_hidden_state
+        hidden = torch.func.functional_call(net.bert, {"embeddings.word.weight": as_input}, (ids,)).last_hidden_state
         return F.cross_entropy(net.mlm_head(hidden, as_output).flatten(0, 1), labels.flatten())
 
     as_input, as_output = (word.detach().clone().requires_grad_() for _ in range(2))
@@ -117,7 +115,5 @@ def test_classifier_dropout_overrides_hidden_dropout():
 def test_the_model_compiles_without_graph_breaks():
     explained = torch._dynamo.explain(BertForPreTraining(BertConfig.from_preset("tiny", 64)))
     ids = torch.arange(12)
-    batch = PackedBatch(
-        ids, ids * 0, ids % 4, torch.tensor([0, 5, 9, 12]).int(), ids[:3], ids[:3], ids[:3] * 0, 5
-    )
+    batch = PackedBatch(ids, ids * 0, ids % 4, torch.tensor([0, 5, 9, 12]).int(), ids[:3], ids[:3], ids[:3] * 0, 5)
     assert explained(batch).graph_break_count == 0

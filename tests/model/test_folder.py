@@ -80,9 +80,7 @@ def test_transformers_opens_our_folder_with_equal_numbers(auto, missing, ours, f
         torch.testing.assert_close(encoded.pooler_output, expected.pooler_output)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in model.__all__ if name.startswith(("BertM", "BertF")))
-)
+@pytest.mark.parametrize("name", sorted(name for name in model.__all__ if name.startswith(("BertM", "BertF"))))
 def test_every_class_writes_what_its_namesake_writes(name, sizes, tmp_path):
     ours = getattr(model, name)(model.BertConfig(**sizes))
     ours.save_pretrained(tmp_path / "a")
@@ -144,9 +142,7 @@ def test_heads_that_are_missing_are_drawn_anew_listed_and_reproducible(ours, fol
     nets = []
     for _ in range(2):
         torch.manual_seed(5)
-        with pytest.warns(
-            UserWarning, match="no values for classifier.weight, classifier.bias: they start"
-        ) as seen:
+        with pytest.warns(UserWarning, match="no values for classifier.weight, classifier.bias: they start") as seen:
             nets.append(BertForSequenceClassification.from_pretrained(folder, num_labels=5))
         assert len(seen) == 1
     weight = nets[0].classifier.linear.weight

@@ -92,4 +92,3 @@ def test_the_memory_of_the_plan_is_about_that_of_the_run(prepared, tmp_path):
     assert re.search(r"on a GPU +16 GB: 65,536, .*computed, not measured", printed)
     _, peak = child(prepared, tmp_path / "out", "--budget=8steps")
     assert planned == pytest.approx(peak / 1e9, rel=0.3, abs=0.05)
-

@@ -41,9 +41,7 @@ def model(prepared):
 
 def tiny_config(prepared, dropout):
     sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48}
-    return BertConfig.from_preset(
-        "tiny", **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
-    )
+    return BertConfig.from_preset("tiny", **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def examples_and_maker(prepared, tokens=10**9):

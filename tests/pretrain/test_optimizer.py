@@ -12,9 +12,7 @@ def model():
 
 
 def test_decay_acts_on_weights_of_layers_and_embeddings_only(model):
-    expected = {
-        name for name, _ in model.named_parameters() if not name.endswith("bias") and "norm" not in name
-    }
+    expected = {name for name, _ in model.named_parameters() if not name.endswith("bias") and "norm" not in name}
     assert set(decayed(model)) == expected
     assert all(parameter.ndim == 2 for parameter in decayed(model).values())
 
