@@ -5,8 +5,7 @@ import resource
 import time
 
 from pretrain import evaluate
-from pretrain.engine import loop
-from pretrain.engine import run as training_run
+from pretrain.engine import counters, loop
 from pretrain.engine.errors import PretrainError
 
 
@@ -34,14 +33,14 @@ def slow_steps() -> None:
 
 def large_loss_scale() -> None:
     """In fp16 the gradients of the first steps overflow."""
-    as_given = training_run.Counters.__post_init__
+    as_given = counters.Counters.__post_init__
 
     def large(self):
         as_given(self)
         if self.step == 0:
             self.loss_scale = 2.0**24
 
-    training_run.Counters.__post_init__ = large
+    counters.Counters.__post_init__ = large
 
 
 def main_alone_writes() -> None:
