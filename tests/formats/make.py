@@ -27,14 +27,14 @@ BUDGET = "--budget=20steps"
 
 def main(folder: Path) -> None:
     import torch
-    from data_prep.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
-    from pretrain.checkpoint import save_model_folder
 
     import data_prep.run
     import finetune.predict
     import finetune.run
     import pretrain.run
+    from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
     from model import BertConfig, BertForPreTraining
+    from pretrain.engine.checkpoint import save_model_folder
 
     # The machine is no part of a format.
     platform.platform = lambda **_: "Linux"
