@@ -138,13 +138,13 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
     """Real training steps, and what of them is waiting for data."""
     from one_step import Steps
 
-    from pretrain.build import freeze_unused, make_model
+    from pretrain.build import make_model
     from pretrain.engine.batches import Position
     from pretrain.engine.distributed import World
     from pretrain.engine.learner import Learner
 
-    model = make_model(settings, prepared)
-    freeze_unused(model, objective)
+    model = make_model(settings, prepared, objective)
+    objective.freeze_unused(model)
     settings = replace(settings, budget="1000000steps")
     learner = Learner(settings, model, objective, seed=1)
     batches = timed_batches(stream, maker, settings.batch_size, Position(), World())

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.build import bert_objective
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
 from pretrain.engine.schedule import Schedule
-from pretrain.objective import PretrainingObjective
 from pretrain.settings import PretrainSettings
 
 WARMUP = 0.1
@@ -38,7 +38,9 @@ class Peer(nn.Module):
         self.bert = transformers.AutoModelForPreTraining.from_config(theirs, attn_implementation="sdpa")
         assert sum(p.numel() for p in self.parameters()) == parameter_count(config), "the two architectures differ"
 
-    def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+    def forward_packed(
+        self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """MLM logits [M, V] at the targets, NSP logits [N, 2]: its forward pass on rows padded to the longest."""
         layout = batch.layout()
         found = self.bert(
@@ -46,7 +48,7 @@ class Peer(nn.Module):
             token_type_ids=layout.pad(batch.token_type_ids),
             attention_mask=None if layout.padding is None else layout.pad(torch.ones_like(batch.input_ids)),
         )
-        places = batch.masked_positions if layout.slots is None else layout.slots[batch.masked_positions]
+        places = masked_positions if layout.slots is None else layout.slots[masked_positions]
         return found.prediction_logits.flatten(0, 1).index_select(0, places), found.seq_relationship_logits
 
 
@@ -73,7 +75,7 @@ class PeerTraining:
         stream = ExampleStream(self.prepared.train, tokenizer, examples, next_sentence=True)
         self._drawn = stream.batches(batch_size, Position())
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
-        self._objective = PretrainingObjective()
+        self._objective = bert_objective(self.prepared.unigram_counts)
         self._precision, self._device = Precision(settings.device, settings.precision), settings.device
         torch.manual_seed(examples.seed)
         self.model = Peer(preset, tokenizer.vocab_size, examples.sequence_length).to(self._device).train()

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from model import BertForPreTraining, PackedBatch
+from model import BertForPreTraining
+from pretrain.batches import PretrainingBatch
 from pretrain.engine.device import Precision
 from pretrain.settings import PretrainSettings
 
@@ -50,7 +51,7 @@ class Padded:
         return Padded(inputs, *(value.to(device, non_blocking=True) for value in targets))
 
 
-def padded(packed: list[PackedBatch], groups: int) -> list[Padded]:
+def padded(packed: list[PretrainingBatch], groups: int) -> list[Padded]:
     """The examples of packed micro-batches as `groups` padded ones, similar lengths together."""
     rows = [row for batch in packed for row in _rows(batch)]
     rows.sort(key=lambda row: len(row[0]))
@@ -58,13 +59,13 @@ def padded(packed: list[PackedBatch], groups: int) -> list[Padded]:
     return [_rectangle([rows[place] for place in chunk]) for chunk in chunks]
 
 
-def _rows(batch: PackedBatch) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _rows(batch: PretrainingBatch) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of each example: ids, token types, labels (-100 where nothing is to be predicted), next-sentence label."""
     labels = torch.full_like(batch.input_ids, IGNORED)
     labels[batch.masked_positions] = batch.masked_labels
     lengths = batch.sequence_starts.diff().tolist()
     columns = (values.split(lengths) for values in (batch.input_ids, batch.token_type_ids, labels))
-    return list(zip(*columns, batch.next_sentence_labels, strict=True))
+    return list(zip(*columns, batch.pair_labels, strict=True))
 
 
 def _rectangle(rows: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Padded:

@@ -16,8 +16,8 @@ from peers import LEARNING_SHARE, TransformersTraining, padded
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
-from model import BertConfig, BertForPreTraining, PackedBatch, flops_per_token
-from pretrain.batches import BatchMaker
+from model import BertConfig, BertForPreTraining, flops_per_token
+from pretrain.batches import BatchMaker, PretrainingBatch
 from pretrain.build import make_data, make_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
@@ -38,14 +38,14 @@ DIVISIONS = {1: "one batch", 2: "2 groups by length", 4: "4 groups by length"}
 class Drawn:
     """A global batch that was drawn before: what `step` asks of `Batches`."""
 
-    parts: list[PackedBatch]
+    parts: list[PretrainingBatch]
     maker: BatchMaker
     num_tokens: int
     longest: int
 
     epochs = 0.0
 
-    def micro_batches(self) -> list[PackedBatch]:
+    def micro_batches(self) -> list[PretrainingBatch]:
         return self.parts
 
     def identification(self) -> Callable[[], list]:
@@ -130,7 +130,7 @@ def check_same(corpus: Corpus, learner: Learner, peer: TransformersTraining) -> 
     with torch.no_grad():
         sums = [learner.loss_sums(part.to(learner.device)) for part in drawn.parts]
     theirs = peer.exact_losses(batches)
-    for name in corpus.objective.names:
+    for name in (part.name for part in corpus.objective.parts):
         ours = sum(float(part[name]) for part in sums) / max(1, sum(count[name] for count in counts))
         assert abs(ours - theirs[name]) < EXACT * ours, f"{name}: {ours} and {theirs[name]} in float32"
     outcome = step(learner, drawn)

@@ -107,7 +107,7 @@ def serve(given: Namespace) -> None:
     prepared = PreparedCorpus(given.prepared, verify=False)
     objective = make_objective(settings, prepared)
     stream, maker, _ = make_data(settings, prepared, objective, World())
-    learner = Learner(settings, make_model(settings, prepared), objective, settings.examples.seed)
+    learner = Learner(settings, make_model(settings, prepared, objective), objective, settings.examples.seed)
     learner.optimizer.set_learning_rate(1e-5)
     batches = Batches(stream, maker, settings.batch_size, Position(), World())
     threads = Threads(torch.get_num_threads(), may_change=not Budget.parse(settings.budget).is_counted)

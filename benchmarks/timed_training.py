@@ -19,13 +19,12 @@ import torch
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
-from pretrain.build import make_data
+from pretrain.build import bert_objective, make_data
 from pretrain.engine.distributed import World
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.learner import Learner
 from pretrain.engine.run import Run
 from pretrain.evaluate import Evaluation, EvaluationPlan
-from pretrain.objective import PretrainingObjective
 from pretrain.pretraining import Pretraining, resolved
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
@@ -84,7 +83,10 @@ class Judge:
     """Evaluates on the frozen held-out examples, masked words and next sentences, and keeps what it found."""
 
     def __init__(self, prepared: PreparedCorpus, terms: Terms):
-        settings, objective = terms.settings(prepared.folder), PretrainingObjective(prepared.next_sentence)
+        settings, objective = (
+            terms.settings(prepared.folder),
+            bert_objective(prepared.unigram_counts, prepared.next_sentence),
+        )
         self.evaluation: Evaluation = make_data(settings, prepared, objective, World())[2]
         self.prepared, self.terms = prepared, terms
         self.curve: list[dict] = []

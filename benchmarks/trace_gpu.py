@@ -29,14 +29,16 @@ from dataclasses import dataclass
 import pretrain  # noqa: F401
 
 # isort: split
+import numpy as np
 import torch
 from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
-from model import PRESETS, BertConfig, BertForPreTraining, PackedBatch, attention
+from model import PRESETS, BertConfig, BertForPreTraining, attention
+from pretrain.batches import PretrainingBatch
+from pretrain.build import bert_objective
 from pretrain.engine.learner import Learner
 from pretrain.engine.step import step
 from pretrain.gpu_memory import GpuMemory
-from pretrain.objective import PretrainingObjective
 from pretrain.resolve import peak_learning_rate
 from pretrain.settings import PretrainSettings
 
@@ -87,25 +89,34 @@ class Found:
     """Of a micro-batch."""
 
 
-def batch_of(case: Case) -> PackedBatch:
+def batch_of(case: Case) -> PretrainingBatch:
     """Sequences of zeros, some of them masked, on the host. The last one is shorter: no full rectangle."""
     count, length = max(1, case.tokens // case.length), case.length
     each, tokens = max(1, round(MASKED * (length - 3))), count * length - 1
     starts = (torch.arange(count + 1, dtype=torch.int32) * length).clamp(max=tokens)
     places = (starts[:-1, None] + torch.arange(1, each + 1)).flatten()
     ids, columns = torch.zeros(tokens, dtype=torch.int64), torch.arange(length).repeat(count)[:tokens]
-    next_sentence = torch.zeros(count, dtype=torch.int64)
-    return PackedBatch(ids, ids, columns, starts, places, torch.zeros_like(places), next_sentence, length, each)
+    return PretrainingBatch(
+        input_ids=ids,
+        token_type_ids=ids,
+        position_ids=columns,
+        sequence_starts=starts,
+        max_sequence_length=length,
+        masked_positions=places,
+        masked_labels=torch.zeros_like(places),
+        most_masked=each,
+        pair_labels=torch.zeros(count, dtype=torch.int64),
+    )
 
 
 @dataclass(frozen=True)
 class Drawn:
     """What `step` asks of `pretrain.batches.Batches`, with the same micro-batch twice."""
 
-    part: PackedBatch
+    part: PretrainingBatch
     epochs = 0.0
 
-    def micro_batches(self) -> list[PackedBatch]:
+    def micro_batches(self) -> list[PretrainingBatch]:
         return [self.part, self.part]
 
     @property
@@ -129,7 +140,7 @@ def traced(case: Case) -> Found:
     with fake_gpu(ARITHMETIC[case.arithmetic], bf16=case.precision == "bf16"), implementations() as chosen:
         with trace:
             model = on_gpu(lambda: BertForPreTraining(case.config()))
-            learner = Learner(case.settings(), model, PretrainingObjective(), seed=0)
+            learner = Learner(case.settings(), model, bert_objective(np.ones(model.config.vocab_size)), seed=0)
             learner.device = DEVICE
             for _ in range(2):
                 trace.operations.clear()

@@ -13,7 +13,7 @@ from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
-from pretrain.engine.batches import Position, divided, empty_sequence
+from pretrain.engine.batches import Position, divided, empty_sequence, inputs
 
 from .long_text import LongText, fitted, head_tail, windows
 
@@ -193,7 +193,7 @@ class BatchMaker:
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
         labels = {"labels": torch.zeros(1, dtype=torch.int64), "weights": torch.zeros(1)}
-        return LabelledBatch(**empty_sequence(self.tokenizer), next_sentence_labels=torch.tensor([-100]), **labels)
+        return LabelledBatch(**empty_sequence(self.tokenizer), **labels)
 
     def identify(self, texts: np.ndarray) -> list[str]:
         """Where the rows of the texts are, as for a person: "train.jsonl:17"."""
@@ -205,16 +205,8 @@ class BatchMaker:
         packed = pack(self._shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
         texts = self.encoded.text[sequences]
         num_windows = self._bounds[texts + 1] - self._bounds[texts]
-        nothing = torch.zeros(0, dtype=torch.int64)
         return LabelledBatch(
-            input_ids=torch.from_numpy(packed.input_ids),
-            token_type_ids=torch.from_numpy(packed.token_type_ids),
-            position_ids=torch.from_numpy(packed.position_ids),
-            sequence_starts=torch.from_numpy(packed.sequence_starts.astype(np.int32)),
-            max_sequence_length=int(np.diff(packed.sequence_starts).max()),
-            masked_positions=nothing,
-            masked_labels=nothing,
-            next_sentence_labels=nothing,
+            **inputs(packed),
             labels=torch.from_numpy(examples.label),
             weights=torch.from_numpy((1 / num_windows).astype(np.float32)),
         )

@@ -125,6 +125,7 @@ def plan_attention(
     batch: PackedBatch,
     implementation: str,
     at: Tensor | None = None,
+    most_at: int | None = None,
     *,
     dropout: float,
     num_heads: int,
@@ -140,6 +141,7 @@ def plan_attention(
 
     Args:
         at: int64 [M], if the last layer is computed for these and the first tokens alone.
+        most_at: at least the most of these in one sequence; max_sequence_length if None.
     """
     device = batch.input_ids.device
     starts, longest = batch.sequence_starts, batch.max_sequence_length
@@ -156,7 +158,7 @@ def plan_attention(
     rounds = at is not None and implementation == "dense" and device.type == "cpu"
     num_rows = rounded(batch.num_tokens) if rounds else batch.num_tokens
     columns = _COLUMNS if rounds else 1
-    chosen = None if at is None else Chosen.of(batch, at, columns, rounds)
+    chosen = None if at is None else Chosen.of(batch, at, most_at, columns, rounds)
     heads = None
     if implementation != "varlen":
         layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)

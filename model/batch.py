@@ -69,9 +69,8 @@ class _Pad(torch.autograd.Function):
 
 @dataclass
 class PackedBatch:
-    """N sequences, T tokens in all, end to end without padding.
+    """What a model reads: N sequences, T tokens in all, end to end without padding. Targets belong to subclasses.
 
-    masked_positions, masked_labels and next_sentence_labels may be empty where nothing is to be predicted.
     Lengths are Python numbers, so that no step waits for the device. A sequence of no token is allowed in
     sequence_starts; its pooled output means nothing.
     """
@@ -84,16 +83,8 @@ class PackedBatch:
     """[T] int64, restarting in every sequence."""
     sequence_starts: Tensor
     """[N + 1] int32, first token of every sequence, then T."""
-    masked_positions: Tensor
-    """[M] int64, tokens to predict, as places in [0, T), each once."""
-    masked_labels: Tensor
-    """[M] int64, their true ids, each one of the vocabulary."""
-    next_sentence_labels: Tensor
-    """[N] int64, 0 = is next, 1 = random, -100 = no label."""
     max_sequence_length: int
     """At least the longest sequence, in tokens."""
-    most_masked: int | None = None
-    """At least the most masked positions of one sequence; max_sequence_length if None."""
     padded_slots: Tensor | None = None
     """[T] int64, each token's row * padded_length + column in the rectangle it came from; None if that was
     full."""
@@ -138,8 +129,7 @@ class PackedBatch:
         flat = [values.flatten() for values in (input_ids, token_type_ids, columns)]
         if slots is not None:
             flat = [values[slots] for values in flat]
-        none = torch.zeros(0, dtype=torch.int64, device=input_ids.device)
-        return cls(*flat, starts, none, none, none, longest, padded_slots=slots, padded_length=length)
+        return cls(*flat, starts, longest, padded_slots=slots, padded_length=length)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""

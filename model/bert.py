@@ -65,13 +65,15 @@ class BertModel(PretrainedFolder, nn.Module):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         at: Tensor | None = None,
+        most_at: int | None = None,
     ) -> EncoderOutput:
         """Packed outputs: [T, H], [N, H]. Raises ModelError for sequences over max_position_embeddings, and
         for ids outside the vocabulary where it can look at them for nothing.
 
         Args:
-            at: int64 [M], the masked positions of the batch, or none: last_hidden_state is [M, H] of these
-                alone, and the last layer is computed for no more than they and the pooler need.
+            at: int64 [M], places in [0, T), each once, or none: last_hidden_state is [M, H] of these alone, and
+                the last layer is computed for no more than they and the pooler need.
+            most_at: at least the most of these in one sequence; max_sequence_length if None.
         """
         self._check(batch)
         everything = at is None or output_attentions or output_hidden_states
@@ -79,6 +81,7 @@ class BertModel(PretrainedFolder, nn.Module):
             batch,
             self.attention_implementation,
             None if everything else at,
+            most_at,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             num_heads=self.config.num_attention_heads,
             head_size=self.config.hidden_size // self.config.num_attention_heads,
@@ -181,6 +184,10 @@ class BertForPreTraining(BertWithHead):
         self.nsp_head = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
 
+    def vocabulary_parameters(self) -> list[nn.Parameter]:
+        """Those with a row for each entry of the vocabulary: the word embedding, which is the decoder, and its bias."""
+        return [self.bert.embeddings.word.weight, self.mlm_head.bias]
+
     def forward(
         self,
         input_ids: Tensor | PackedBatch,
@@ -190,10 +197,9 @@ class BertForPreTraining(BertWithHead):
         next_sentence_label: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
-    ) -> PreTrainingOutput | tuple[Tensor, Tensor]:
-        """Padded tensors, labels [N, L], next_sentence_label [N]; a PackedBatch goes to `forward_packed`."""
-        if isinstance(input_ids, PackedBatch):
-            return self.forward_packed(input_ids)
+    ) -> PreTrainingOutput:
+        """Scores [N, L, V] and [N, 2]; labels [N, L], next_sentence_label [N], -100 to ignore. A PackedBatch: [T, V],
+        labels [T]; see `forward_packed` for scores at some tokens alone."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
         scores = place(self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight))
@@ -203,9 +209,16 @@ class BertForPreTraining(BertWithHead):
             loss = token_loss(scores, labels) + F.cross_entropy(relation, next_sentence_label.view(-1))
         return PreTrainingOutput(loss, scores, relation, place_all(encoded.hidden_states, place), encoded.attentions)
 
-    def forward_packed(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call."""
-        encoded = self.bert.encode(batch, at=batch.masked_positions)
+    def forward_packed(
+        self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call.
+
+        Args:
+            masked_positions: int64 [M], places in [0, T), each once.
+            most_masked: at least the most of them in one sequence; max_sequence_length if None.
+        """
+        encoded = self.bert.encode(batch, at=masked_positions, most_at=most_masked)
         scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
         return scores, self.nsp_head(encoded.pooler_output)
 
@@ -227,13 +240,10 @@ class BertForMaskedLM(BertWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> LogitsOutput:
-        """logits [N, L, V]; labels [N, L], -100 to ignore. A PackedBatch: [M, V] at its masked positions."""
+        """logits [N, L, V]; labels [N, L], -100 to ignore. A PackedBatch: [T, V], labels [T]."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
-        is_packed = isinstance(input_ids, PackedBatch)
-        at = batch.masked_positions if is_packed else None
-        encoded = self.bert.encode(batch, output_attentions, output_hidden_states, at)
-        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
-        scores = scores if is_packed else place(scores)
+        encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
+        scores = place(self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight))
         loss = None if labels is None else token_loss(scores, labels)
         return LogitsOutput(loss, scores, place_all(encoded.hidden_states, place), encoded.attentions)
 

@@ -31,11 +31,14 @@ class Chosen:
     """[N + M] int64: row * longest + column of each in a rectangle [N, longest]."""
 
     @classmethod
-    def of(cls, batch: PackedBatch, positions: Tensor, columns: int = 1, rounds: bool = False) -> Self:
+    def of(
+        cls, batch: PackedBatch, positions: Tensor, most: int | None = None, columns: int = 1, rounds: bool = False
+    ) -> Self:
         """The first tokens of a batch and those at `positions`, int64 [M], each once and in any order.
 
         Args:
-            positions: masked positions of the batch, or none.
+            positions: places in [0, T), or none.
+            most: at least the most of them in one sequence; max_sequence_length if None.
             columns: where there are positions, `longest` is rounded up to a multiple of this.
             rounds: round R up (see `rounded`).
         """
@@ -46,7 +49,7 @@ class Chosen:
         every = torch.arange(len(order), device=order.device)
         place = torch.empty_like(order).scatter(0, order, every)
         begins = torch.searchsorted(owner, torch.arange(batch.num_sequences + 1, device=order.device))
-        most = batch.max_sequence_length if batch.most_masked is None else batch.most_masked
+        most = batch.max_sequence_length if most is None else most
         longest = -(-(1 + most) // columns) * columns if len(positions) else 1
         num_rows = rounded(len(tokens)) if rounds else len(tokens)
         return cls(

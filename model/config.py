@@ -234,9 +234,9 @@ def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: f
     rest = 2 * (2 * hidden * hidden + 2 * hidden * inner) + 4 * sequence_length * hidden
     layers = (config.num_hidden_layers - 1) * (key_value + rest)
     last = key_value + min(1, masked_fraction + 1 / sequence_length) * rest
-    mlm = masked_fraction * 2 * (hidden * hidden + hidden * config.vocab_size)
+    head = masked_fraction * 2 * (hidden * hidden + hidden * config.vocab_size)
     pooled = 2 * (hidden * hidden + 2 * hidden) / sequence_length
-    return 3 * (layers + last + mlm + pooled)
+    return 3 * (layers + last + head + pooled)
 
 
 def _refuse_unknown(changes: dict[str, Any]) -> None:

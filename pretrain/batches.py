@@ -1,9 +1,11 @@
 """The order of the examples of pretraining as arithmetic, and masked packed batches out of them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Examples, pack
@@ -13,10 +15,26 @@ from data_prep.settings import ExampleSettings
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 
-from .engine.batches import Position, divided, empty_sequence
+from .engine.batches import Position, divided, empty_sequence, inputs
 
 # Examples are mixed within this many shards at a time; more shards, better mixed, more pair rows in memory.
 SHARDS_MIXED = 4
+
+
+@dataclass(kw_only=True)
+class PretrainingBatch(PackedBatch):
+    """A packed batch of N examples, and what is to be predicted of it."""
+
+    masked_positions: Tensor
+    """[M] int64, tokens to predict, as places in [0, T), each once."""
+    masked_labels: Tensor
+    """[M] int64, their true ids, each one of the vocabulary."""
+    most_masked: int
+    """At least the most masked positions of one example."""
+    pair_labels: Tensor
+    """[N] int64, 0 = B follows A, 1 = B is random, -100 = no label."""
+    fresh: Tensor | None = None
+    """[M] float32, 0 where a target lies in text that stands in the training part too, else 1; None if not known."""
 
 
 class ExampleStream:
@@ -71,12 +89,21 @@ class ExampleStream:
 
 
 class BatchMaker:
-    """Examples to packed, masked micro-batches of at most `micro_batch_tokens` tokens."""
+    """Examples to packed, masked micro-batches of at most `micro_batch_tokens` tokens.
 
-    def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int):
+    Args:
+        copied: of each shard bool [tokens], True where its text stands in the training part too; None if not known.
+    """
+
+    def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int,
+                 copied: list[np.ndarray] | None = None):  # fmt: skip
         self.shards, self.tokenizer = shards, tokenizer
         self.rules = MaskingRules.of(tokenizer, masking)
         self.micro_batch_tokens = micro_batch_tokens
+        self._copied = None
+        if copied is not None:
+            # Shards with 1 in the place of copied tokens, and 0 elsewhere: they are packed as the tokens are.
+            self._copied = [replace(s, ids=marks.astype(np.uint8)) for s, marks in zip(shards, copied, strict=True)]
 
     def lengths(self, examples: Examples) -> np.ndarray:
         """Tokens of each example, special tokens included."""
@@ -86,7 +113,7 @@ class BatchMaker:
         """Tokens of the longest example."""
         return int(examples.lengths().max(initial=0))
 
-    def micro_batches(self, examples: Examples) -> Iterator[PackedBatch]:
+    def micro_batches(self, examples: Examples) -> Iterator[PretrainingBatch]:
         """The batches of the divided examples."""
         return map(self.packed, self.divided(examples))
 
@@ -97,27 +124,38 @@ class BatchMaker:
         for chosen in divided(lengths[order], self.micro_batch_tokens):
             yield examples[order[chosen]]
 
-    def packed(self, examples: Examples) -> PackedBatch:
-        """One masked packed batch (see `model.PackedBatch`) of these examples."""
+    def packed(self, examples: Examples) -> PretrainingBatch:
+        """One masked packed batch of these examples."""
         packed = pack(self.shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
-        starts, types = packed.sequence_starts, packed.token_type_ids
-        ids, positions, labels = mask(packed.input_ids, types, starts, examples.key, self.rules)
-        masked = np.diff(np.searchsorted(positions, starts))
-        return PackedBatch(
-            input_ids=torch.from_numpy(ids),
-            token_type_ids=torch.from_numpy(types),
-            position_ids=torch.from_numpy(packed.position_ids),
-            sequence_starts=torch.from_numpy(starts.astype(np.int32)),
-            max_sequence_length=int(np.diff(starts).max()),
-            most_masked=int(masked.max()),
+        starts = packed.sequence_starts
+        ids, positions, labels = mask(packed.input_ids, packed.token_type_ids, starts, examples.key, self.rules)
+        return PretrainingBatch(
+            **inputs(replace(packed, input_ids=ids)),
             masked_positions=torch.from_numpy(positions),
             masked_labels=torch.from_numpy(labels),
-            next_sentence_labels=torch.from_numpy(examples.label),
+            most_masked=int(np.diff(np.searchsorted(positions, starts)).max()),
+            pair_labels=torch.from_numpy(examples.label),
+            fresh=self._fresh(examples, positions),
         )
 
-    def nothing(self) -> PackedBatch:
+    def _fresh(self, examples: Examples, positions: np.ndarray) -> Tensor | None:
+        """Float32 [M]: 1 for the targets that are no copies."""
+        if self._copied is None:
+            return None
+        marks = pack(self._copied, examples, cls_id=0, sep_id=0).input_ids
+        return torch.from_numpy((marks[positions] == 0).astype(np.float32))
+
+    def nothing(self) -> PretrainingBatch:
         """A batch without a target, for a process that has no example but takes part in a step."""
-        return PackedBatch(**empty_sequence(self.tokenizer), next_sentence_labels=torch.tensor([-100]))
+        none = torch.zeros(0, dtype=torch.int64)
+        return PretrainingBatch(
+            **empty_sequence(self.tokenizer),
+            masked_positions=none,
+            masked_labels=none,
+            most_masked=0,
+            pair_labels=torch.tensor([-100]),
+            fresh=None if self._copied is None else torch.zeros(0),
+        )
 
     def identify(self, examples: Examples) -> list[list[int]]:
         """Where the examples are in the prepared corpus: of each its shard and its first token there."""

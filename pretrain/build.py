@@ -3,11 +3,11 @@
 import warnings
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
-from data_prep.vocabulary.unigram import log_unigram
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining, ModelError
 from model.initialisation import start_positions
@@ -19,6 +19,8 @@ from .engine.distributed import World
 from .engine.errors import PretrainError
 from .evaluate import Evaluation
 from .extension import extended, lengthened
+from .masked_words import MaskedWords
+from .next_sentence import NextSentence
 from .objective import PretrainingObjective
 from .settings import PretrainSettings
 
@@ -70,12 +72,14 @@ def _dropout(settings: PretrainSettings) -> dict[str, float]:
     return dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
 
 
-def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForPreTraining:
+def make_model(
+    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
+) -> BertForPreTraining:
     """The model a run starts from: fresh, or that of `--init-from`.
 
-    A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning. The output bias
-    of the MLM head is the log unigram probability. Attention looks at neighbours from the start (see
-    `start_positions`). Both are learned further like everything else.
+    A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning: what the
+    objective knows of the corpus (see `Part.start`), and attention that looks at neighbours (see `start_positions`).
+    Both are learned further like everything else.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -97,8 +101,7 @@ def make_model(settings: PretrainSettings, prepared: PreparedCorpus) -> BertForP
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
     model = BertForPreTraining(BertConfig.from_preset(settings.preset, **sizes, **_dropout(settings)))
-    with torch.no_grad():
-        model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(prepared.unigram_counts)))
+    objective.start(model)
     start_positions(model.bert)
     return model
 
@@ -134,18 +137,21 @@ def check_model(model: BertForPreTraining, folder: str | Path, prepared: Prepare
         )
 
 
-def freeze_unused(model: BertForPreTraining, objective: PretrainingObjective) -> None:
-    """Without next-sentence prediction nothing can be learned about pooler and NSP head."""
-    if "nsp" not in objective.names:
-        model.bert.pooler.requires_grad_(False)
-        model.nsp_head.requires_grad_(False)
-
-
 def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
-    """MLM and NSP as asked, if the corpus has pairs."""
-    if settings.objective == "mlm+nsp" and not prepared.next_sentence:
+    """Masked words, and next sentences if they are asked for and the corpus has pairs."""
+    if settings.next_sentence and not prepared.next_sentence:
         print("Next-sentence prediction is off: the corpus has no pairs from two documents.", flush=True)
-    return PretrainingObjective(settings.objective == "mlm+nsp" and prepared.next_sentence)
+    return bert_objective(prepared.unigram_counts, settings.next_sentence and prepared.next_sentence)
+
+
+def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> PretrainingObjective:
+    """Masked words, and next sentences unless they are switched off.
+
+    Args:
+        unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
+    """
+    words, following = MaskedWords(unigram_counts), NextSentence()
+    return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
 
 
 def make_data(
@@ -153,9 +159,9 @@ def make_data(
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
-    stream = ExampleStream(prepared.train, tokenizer, examples, "nsp" in objective.names)
+    stream = ExampleStream(prepared.train, tokenizer, examples, objective.needs_pairs)
     # Runs are compared on the same masks, whatever they are trained on.
-    held_out = BatchMaker(prepared.validation, tokenizer, "token", tokens)
+    held_out = objective.maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
     precision = Precision(settings.device, settings.precision)
     evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
-    return stream, BatchMaker(prepared.train, tokenizer, examples.masking, tokens), evaluation
+    return stream, objective.maker(prepared.train, tokenizer, examples.masking, tokens), evaluation

@@ -48,7 +48,7 @@ def dry_run(settings: PretrainSettings) -> None:
         prepared, share = _sample(settings, folder)
         objective = make_objective(settings, prepared)
         stream, maker, evaluation = make_data(settings, prepared, objective, World())
-        model = make_model(settings, prepared).to(settings.device)
+        model = make_model(settings, prepared, objective).to(settings.device)
         settings = with_batch_size(settings, evaluation, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
         learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
@@ -68,7 +68,13 @@ def dry_run(settings: PretrainSettings) -> None:
             show_examples(prepared)
         on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
     corpus = CorpusSize(corpus_tokens, share is None, on_disk)
-    _print_plan(settings, learner, found, Speed(seconds, tokens_a_step, corpus_tokens / content_a_step), corpus)
+    _print_plan(
+        settings,
+        learner,
+        objective.summary(found),
+        Speed(seconds, tokens_a_step, corpus_tokens / content_a_step),
+        corpus,
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
 
 
-def _print_plan(settings: PretrainSettings, learner: Learner, found: dict, speed: Speed, corpus: CorpusSize) -> None:
+def _print_plan(settings: PretrainSettings, learner: Learner, described: str, speed: Speed, corpus: CorpusSize) -> None:
     budget, parameters = Budget.parse(settings.budget), parameter_count(learner.model.config)
     steps = {
         "seconds": budget.amount / speed.seconds,
@@ -149,7 +155,7 @@ def _print_plan(settings: PretrainSettings, learner: Learner, found: dict, speed
         ("memory", f"about {needed / 1e9:.1f} GB"),
         ("tokens at once on a GPU", of_gpus(settings, learner.model.config)),
         ("disk", f"about {(corpus.bytes + checkpoints) / 1e9:.2f} GB"),
-        ("first held-out MLM loss", f"{found['mlm_loss']:.2f} (word frequencies: {found['unigram_entropy']:.2f})"),
+        ("before training", described),
         ("nearest run measured", str(nearest(corpus.tokens, seconds)) if settings.device == "cpu" else "none on a GPU"),
     ]
     say("\nThe plan (nothing was kept):")

@@ -6,8 +6,6 @@ from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForPreTraining
 
-_WORDS, _BIAS = "bert.embeddings.word.weight", "mlm_head.bias"
-
 
 @torch.no_grad()
 def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceTokenizer) -> BertForPreTraining:
@@ -27,8 +25,8 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
     ids = {piece: number for number, piece in enumerate(old.vocabulary)}
     for number, entry in enumerate(new.vocabulary[old.vocab_size :], old.vocab_size):
         pieces = [ids[piece] for piece in cut(entry, ids)] or [old.unk_id]
-        for name in (_WORDS, _BIAS):
-            after[name][number] = before[name][pieces].mean(0)
+        for old_rows, rows in zip(model.vocabulary_parameters(), grown.vocabulary_parameters(), strict=True):
+            rows[number] = old_rows[pieces].mean(0)
     return grown
 
 

@@ -14,17 +14,17 @@ class Measured:
     seconds: float
     """Of its budget."""
     model: str
-    mlm_loss: float
-    """On held-out text, in nats."""
+    loss: float
+    """Of masked words on held-out text, in nats."""
     unigram_entropy: float
     """The same of word frequencies alone."""
-    mlm_accuracy: float
+    accuracy: float
 
     def __str__(self) -> str:
         return (
             f"{self.text} ({self.tokens / 1e6:.1f} M tokens), {self.seconds / 60:.0f} minutes on 2 CPU cores, "
-            f"{self.model}: MLM loss {self.mlm_loss:.2f} (word frequencies {self.unigram_entropy:.2f}), accuracy "
-            f"{self.mlm_accuracy:.1%}"
+            f"{self.model}: MLM loss {self.loss:.2f} (word frequencies {self.unigram_entropy:.2f}), accuracy "
+            f"{self.accuracy:.1%}"
         )
 
 

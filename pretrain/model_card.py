@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from model import BertConfig, parameter_count
 
+from .objective import PretrainingObjective, Row
 from .settings import PretrainSettings
 
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
@@ -13,7 +14,9 @@ _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "
 _OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
 
 
-def model_card(config: BertConfig, prepared: dict, results: dict, settings: PretrainSettings) -> str:
+def model_card(
+    config: BertConfig, objective: PretrainingObjective, prepared: dict, results: dict, settings: PretrainSettings
+) -> str:
     """The model card, with the metadata block that model hubs read.
 
     Args:
@@ -22,18 +25,7 @@ def model_card(config: BertConfig, prepared: dict, results: dict, settings: Pret
         settings: resolved.
     """
     found = results["validation"]
-    with_pairs = found["nsp_accuracy"] is not None
-    rows = [
-        ("MLM loss (nats)", f"{found['mlm_loss']:.3f}", f"{found['unigram_entropy']:.3f} (word frequencies)"),
-        ("MLM perplexity", f"{found['mlm_perplexity']:,.1f}", ""),
-        ("MLM accuracy", f"{found['mlm_accuracy']:.3f}", f"{found['most_frequent_accuracy']:.3f} (one word)"),
-    ]
-    if found.get("mlm_loss_without_copies") is not None:
-        unigram = f"{found['unigram_entropy_without_copies']:.3f} (word frequencies)"
-        copied = f"MLM loss without the {found['mlm_copied']:.1%} that stand in the training text too"
-        rows.insert(1, (copied, f"{found['mlm_loss_without_copies']:.3f}", unigram))
-    if with_pairs:
-        rows.append(("NSP accuracy", f"{found['nsp_accuracy']:.3f}", f"{found['nsp_majority']:.3f} (majority)"))
+    rows = [_row(row) for row in objective.rows(found)]
     train, validation = prepared["train"], prepared["validation"]
     examples = settings.examples
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
@@ -41,8 +33,6 @@ def model_card(config: BertConfig, prepared: dict, results: dict, settings: Pret
     # How the corpus was prepared, for those who answer for it.
     chosen |= {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
     start = "from an existing BERT" if settings.init_from else "from scratch"
-    objective = "masked words (MLM) and next sentences (NSP)" if with_pairs else "masked words (MLM)"
-    metrics = [("loss", "mlm_loss"), ("perplexity", "mlm_perplexity"), ("accuracy", "mlm_accuracy")]
     return f"""---
 library_name: transformers
 pipeline_tag: fill-mask
@@ -54,14 +44,14 @@ model-index:
   - task: {{type: fill-mask}}
     dataset: {{type: private, name: held-out documents of the corpus}}
     metrics:
-{_lines("    - {{type: {0}, value: {1:.4f}}}", [(kind, found[name]) for kind, name in metrics])}
+{_lines("    - {{type: {0}, value: {1:.4f}}}", _indexed(objective, found))}
 ---
 
 # A BERT of its own domain
 
 {config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads,
 {parameter_count(config):,} parameters, vocabulary {config.vocab_size:,}, sequences of up to
-{config.max_position_embeddings} tokens. Pretrained {start} with {objective}.
+{config.max_position_embeddings} tokens. Pretrained {start} with {objective.learned}.
 
 ## Data
 
@@ -96,6 +86,20 @@ It knows the text it was trained on and little else, and repeats whatever bias a
 kept names and phrases of it: who may not read the text should not get the model unasked. It is a start for fine-tuning,
 not a source of facts.
 """
+
+
+def _indexed(objective: PretrainingObjective, found: dict) -> list[tuple[str, float]]:
+    """What hubs list of the results: those of what is learned first."""
+    name = objective.parts[0].name
+    kinds = ("loss", "perplexity", "accuracy")
+    return [(kind, found[f"{name}_{kind}"]) for kind in kinds if f"{name}_{kind}" in found]
+
+
+def _row(row: Row) -> tuple[str, str, str]:
+    """A result and its baseline as cells."""
+    form = {"nats": "{:.3f}", "share": "{:.3f}", "count": "{:,.1f}"}[row.unit]
+    baseline = "" if row.baseline is None else f"{form.format(row.baseline)} ({row.of})"
+    return row.name, form.format(row.value), baseline
 
 
 def _language(prepared: dict) -> str:

@@ -1,57 +1,212 @@
-"""What is learned: masked words and next sentences, as sums of losses and numbers of targets.
+"""What a pretraining learns: parts that share a forward pass. A part owns all that there is to know of what it learns.
 
 The loop divides the sums of a global step by its numbers of targets, so a step is the same however it is divided into
-micro-batches. Fine-tuning tasks are objectives with the same three functions.
+micro-batches.
 """
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from model import BertForPreTraining, PackedBatch
+from model import BertForPreTraining
 
-from .cross_entropy import cross_entropy_sum
+from .batches import BatchMaker, PretrainingBatch
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model makes of a batch."""
+
+    words: Tensor
+    """[M, V] logits at the masked positions."""
+    pair: Tensor
+    """[N, 2] logits of the sentence pair."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A held-out result beside its baseline."""
+
+    name: str
+    value: float
+    unit: Literal["nats", "share", "count"]
+    baseline: float | None = None
+    of: str = ""
+    """What reaches the baseline."""
+
+
+class Part(ABC):
+    """What one head learns, and how that is judged. Its losses are named after it: "x" has x_loss and x_accuracy."""
+
+    name: str
+    learned: str
+    """In a sentence: "pretrained with ..."."""
+    needs_pairs: bool
+    """Whether examples are to be pairs of segments."""
+    metrics: tuple[str, ...]
+    """The names of its results."""
+    baselines: Mapping[str, str]
+    """"loss" or "accuracy" -> the result that is its baseline. Baselines depend on the held-out examples alone."""
+
+    @abstractmethod
+    def logits(self, scores: Scores) -> Tensor:
+        """[targets, classes]."""
+
+    @abstractmethod
+    def labels(self, batch: PretrainingBatch) -> Tensor:
+        """int64 [targets], -100 where there is none."""
+
+    @abstractmethod
+    def modules(self, model: BertForPreTraining) -> list[nn.Module]:
+        """What is trained by this part alone."""
+
+    def start(self, model: BertForPreTraining) -> None:
+        """Give a fresh model what it would otherwise spend its first steps on learning."""
+        return None
+
+    def count(self, batch: PretrainingBatch) -> int:
+        """Number of targets; no model needed."""
+        return int((self.labels(batch) >= 0).sum())
+
+    def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
+        """Sum of the negative log likelihoods (nats, fp32) of the targets: a scalar with a gradient."""
+        return F.cross_entropy(self.logits(scores).float(), self.labels(batch), reduction="sum")
+
+    def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
+        """Sums for an evaluation: scalars in float32 on the model's device, for which nothing has waited."""
+        logits, labels = self.logits(scores).float(), self.labels(batch)
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        return {f"{self.name}_loss": loss, f"{self.name}_correct": (logits.argmax(-1) == labels).sum().float()}
+
+    def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
+        """What is reached without a model, as sums over the targets of a batch on the host."""
+        return {}
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Held-out results and their baselines out of all sums; none where nothing was to be predicted.
+
+        Args:
+            sums: those of `score_sums` and `baseline_sums`, and the number of targets under the part's name.
+        """
+        if not sums[self.name]:
+            return {}
+        return {f"{self.name}_{what}": sums[f"{self.name}_{done}"] / sums[self.name]
+                for what, done in (("loss", "loss"), ("accuracy", "correct"))}  # fmt: skip
+
+    @abstractmethod
+    def summary(self, results: Mapping[str, float]) -> str:
+        """Its results in a few words."""
+
+    @abstractmethod
+    def rows(self, results: Mapping[str, float]) -> list[Row]:
+        """Its results, one by one."""
+
+    def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
+        """Kind -> sentence, where it is not learned as it should be; each kind is said once.
+
+        Args:
+            rows: of metrics.jsonl, those of evaluations: the newest comes last.
+            share: of the evaluations during the run that are done; over 1 at its end.
+        """
+        return {}
 
 
 class PretrainingObjective:
-    """MLM, and NSP unless it is switched off (Devlin et al. 2019, section 3.1); the two are added 1:1."""
+    """Parts whose mean losses are added 1:1 (Devlin et al. 2019, section 3.1).
 
-    def __init__(self, next_sentence: bool = True):
-        self.names = ("mlm", "nsp") if next_sentence else ("mlm",)
+    Args:
+        off: parts that are not learned: what they alone would train keeps its values.
+        maker: makes the batches, as `BatchMaker` does, with what the parts' labels are read from.
+    """
 
-    def counts(self, batch: PackedBatch) -> dict[str, int]:
+    def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), maker: type[BatchMaker] = BatchMaker):
+        self.parts, self.off, self.maker = tuple(parts), tuple(off), maker
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether examples are to be pairs of segments."""
+        return any(part.needs_pairs for part in self.parts)
+
+    @property
+    def learned(self) -> str:
+        """In a sentence: "pretrained with ..."."""
+        return " and ".join(part.learned for part in self.parts)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all results, those of parts that are off included."""
+        return [name for part in (*self.parts, *self.off) for name in part.metrics]
+
+    def start(self, model: BertForPreTraining) -> None:
+        """Give a fresh model what it would otherwise spend its first steps on learning."""
+        for part in self.parts:
+            part.start(model)
+
+    def freeze_unused(self, model: BertForPreTraining) -> None:
+        """Give parameters that nothing is learned about no gradient."""
+        for part in self.off:
+            for module in part.modules(model):
+                module.requires_grad_(False)
+
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """Number of targets of each part; no model needed."""
-        targets = {"mlm": len(batch.masked_labels), "nsp": int((batch.next_sentence_labels >= 0).sum())}
-        return {name: targets[name] for name in self.names}
+        return {part.name: part.count(batch) for part in self.parts}
 
-    def loss_sums(self, model: BertForPreTraining, batch: PackedBatch) -> dict[str, Tensor]:
+    def loss_sums(self, model: BertForPreTraining, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Sum of the negative log likelihoods (nats, fp32) of each part's targets: scalars with gradients."""
-        mlm_logits, nsp_logits = model.forward_packed(batch)
-        sums = {"mlm": cross_entropy_sum(mlm_logits, batch.masked_labels)}
-        if "nsp" in self.names:
-            sums["nsp"] = F.cross_entropy(nsp_logits.float(), batch.next_sentence_labels, reduction="sum")
-        return sums
+        scores = self._scores(model, batch)
+        return {part.name: part.loss_sum(scores, batch) for part in self.parts}
 
     @torch.no_grad()
-    def score_sums(
-        self, model: BertForPreTraining, batch: PackedBatch, chosen: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Sums for an evaluation: `mlm_loss`, `mlm_correct` and, with NSP, `nsp_loss`, `nsp_correct`: scalars in
-        float32 on the model's device, for which nothing has waited.
-
-        `chosen`, float32 [M], gives a weight to each masked token: with it also `chosen_loss` and `chosen_correct`.
-        """
-        mlm_logits, nsp_logits = model.forward_packed(batch)
-        parts = {"mlm": (mlm_logits.float(), batch.masked_labels)}
-        if "nsp" in self.names:
-            parts["nsp"] = (nsp_logits.float(), batch.next_sentence_labels)
-        sums = {}
-        for name, (logits, labels) in parts.items():
-            sums[f"{name}_loss"] = F.cross_entropy(logits, labels, reduction="sum")
-            sums[f"{name}_correct"] = (logits.argmax(-1) == labels).sum().float()
-        if chosen is not None:
-            logits, labels = parts["mlm"]
-            # No product of matrices, which autocast would compute in half precision.
-            sums["chosen_loss"] = (F.cross_entropy(logits, labels, reduction="none") * chosen).sum()
-            sums["chosen_correct"] = ((logits.argmax(-1) == labels) * chosen).sum()
+    def score_sums(self, model: BertForPreTraining, batch: PretrainingBatch) -> dict[str, Tensor]:
+        """Sums for an evaluation: scalars in float32 on the model's device, for which nothing has waited."""
+        scores, sums = self._scores(model, batch), {}
+        for part in self.parts:
+            sums |= part.score_sums(scores, batch)
         return sums
+
+    def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
+        """Numbers of targets, and what is reached on them without a model, of a batch on the host."""
+        sums: dict[str, float] = {}
+        for part in self.parts:
+            sums |= {part.name: part.count(batch), **part.baseline_sums(batch)}
+        return sums
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Held-out results, each part's beside its baselines, out of the sums of all batches."""
+        results: dict[str, float] = {}
+        for part in self.parts:
+            results |= part.results(sums)
+        return results
+
+    def judge(self, results: Mapping[str, float]) -> list[float]:
+        """The sum of the held-out losses, of which the best model has the lowest."""
+        return [sum(results.get(f"{part.name}_loss", 0.0) for part in self.parts)]
+
+    def baselines(self, results: Mapping[str, float]) -> list[float | None]:
+        """Results that depend on the held-out examples alone: evaluations on the same ones have the same."""
+        return [results.get(name) for part in self.parts for name in part.baselines.values()]
+
+    def summary(self, results: Mapping[str, float]) -> str:
+        """Held-out results in a line, beside their baselines."""
+        return "held-out " + ", ".join(filter(None, (part.summary(results) for part in self.parts)))
+
+    def rows(self, results: Mapping[str, float]) -> list[Row]:
+        """Held-out results beside their baselines."""
+        return [row for part in self.parts for row in part.rows(results)]
+
+    def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
+        """Kind -> sentence about parts that are not learned as they should be (see `Part.warnings`)."""
+        # The last evaluation takes more examples than those before, and is not to be compared with them.
+        text = self.baselines(rows[-1]["validation"])
+        same = [row for row in rows if self.baselines(row["validation"]) == text]
+        return {kind: said for part in self.parts for kind, said in part.warnings(same, share).items()}
+
+    @staticmethod
+    def _scores(model: BertForPreTraining, batch: PretrainingBatch) -> Scores:
+        return Scores(*model.forward_packed(batch, batch.masked_positions, batch.most_masked))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,7 +19,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, ModelError, parameter_count
 from model.huggingface import read_config
 
-from .build import freeze_unused, make_data, make_model, make_objective, open_checkpoint, require_same_pairs
+from .build import make_data, make_model, make_objective, open_checkpoint, require_same_pairs
 from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
@@ -37,22 +38,24 @@ from .engine.run import Run
 from .engine.schedule import Schedule
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
+from .objective import PretrainingObjective
 from .plots import draw_curves
-from .report import results_table, summary
+from .report import results_table
 from .resolve import MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 from .trouble import Trouble, busy, too_large
 
-_METRICS = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
-            "mlm_copied", "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies",
-            "nsp_loss", "nsp_accuracy", "nsp_majority")  # fmt: skip
+ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
 
 DRAWN_EVERY = 10.0
 """Seconds at least between two pictures of the curves, each of which takes half a second; the last is always drawn."""
 
 
-def pretrain(settings: PretrainSettings) -> Path:
+def pretrain(settings: PretrainSettings, objective: ObjectiveMaker = make_objective) -> Path:
     """Run, or go on with, a pretraining; returns its output folder.
+
+    Args:
+        objective: makes what is learned out of the resolved settings and the prepared corpus.
 
     Raises:
         PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
@@ -63,7 +66,7 @@ def pretrain(settings: PretrainSettings) -> Path:
         settings = agreed(settings, world, lambda: resolved(settings, out))
         torch.set_num_threads(settings.threads)
         with claimed(out) if world.is_main else nullcontext():
-            Pretraining(settings, out, world, interruption).run()
+            Pretraining(settings, out, world, interruption, objective).run()
     return out
 
 
@@ -132,14 +135,15 @@ def with_batch_size(settings: PretrainSettings, evaluation: Evaluation, model: B
 class Pretraining:
     """The parts of one run and the order in which they act."""
 
-    def __init__(self, settings: PretrainSettings, out: Path, world: World, interruption: Interruption):
+    def __init__(self, settings: PretrainSettings, out: Path, world: World, interruption: Interruption,
+                 objective: ObjectiveMaker):  # fmt: skip
         self.out, self.world, self.interruption = out, world, interruption
         self.prepared = open_corpus(settings, out, world)
-        self.objective = make_objective(settings, self.prepared)
+        self.objective = objective(settings, self.prepared)
         self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective, world)
         self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
-        self.trouble = Trouble(settings.evaluations)
+        self.trouble = Trouble(self.objective, settings.evaluations)
         self.drawn = time.monotonic()
 
     def run(self) -> None:
@@ -152,8 +156,8 @@ class Pretraining:
             model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared)
             say(f"Going on from {checkpoint}.")
         else:
-            model, state = make_model(self.settings, self.prepared), {}
-        freeze_unused(model, self.objective)
+            model, state = make_model(self.settings, self.prepared, self.objective), {}
+        self.objective.freeze_unused(model)
         model.to(self.settings.device)
         self.settings = with_batch_size(self.settings, self.evaluation, model)
         plan = self.evaluation_plan(model, state)
@@ -210,7 +214,7 @@ class Pretraining:
             settings=self.settings,
             checkpoints=self.checkpoints,
             progress=self._progress(state) if self.world.is_main else Silence(),
-            judge=lambda found: [found["mlm_loss"] + found.get("nsp_loss", 0.0)],
+            judge=self.objective.judge,
             interruption=self.interruption,
             reserve=plan.reserve,
             describe={"prepared": self.prepared.digest, "pairs": PAIRS_VERSION, "evaluation": asdict(plan)},
@@ -222,7 +226,7 @@ class Pretraining:
 
     def _progress(self, state: dict) -> Progress:
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
-        return Progress(metrics, self.settings.log_every, summary, self._after_evaluation)
+        return Progress(metrics, self.settings.log_every, self.objective.summary, self._after_evaluation)
 
     def _after_evaluation(self, rows: list[dict]) -> None:
         if time.monotonic() - self.drawn >= DRAWN_EVERY:
@@ -231,7 +235,7 @@ class Pretraining:
             say(sentence)
 
     def _draw(self, rows: list[dict]) -> None:
-        draw_curves(rows, self.out / "curves.png")
+        draw_curves(rows, self.objective, self.out / "curves.png")
         self.drawn = time.monotonic()
 
     def _introduce(self, run: Run) -> None:
@@ -256,7 +260,7 @@ class Pretraining:
     def _finish(self, run: Run, found: dict) -> None:
         """Write the model folder, then results.json, and say what to type next."""
         results = {
-            "validation": {name: found.get(name) for name in _METRICS},
+            "validation": {name: found.get(name) for name in self.objective.metrics},
             "steps": run.counters.step,
             "tokens": run.counters.tokens,
             "seconds": round(run.seconds(), 1),
@@ -271,10 +275,10 @@ class Pretraining:
         }
         self._draw(run.progress.metrics.rows())
         model = run.learner.model
-        card = model_card(model.config, self.prepared.manifest, results, self.settings)
+        card = model_card(model.config, self.objective, self.prepared.manifest, results, self.settings)
         with whole_folder(self.out / "final", num_bytes(model.parameters())) as folder:
             save_model_folder(model, self.prepared.tokenizer, folder, card)
         write_json(self.out / "results.json", results)
-        say(f"\n{results_table(results)}\n")
+        say(f"\n{results_table(self.objective.rows(found), results)}\n")
         say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")
         say(f'  python -m pretrain.fill_mask --model {self.out / "final"} "One word is [MASK] here."')

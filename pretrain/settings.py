@@ -36,6 +36,11 @@ class PretrainSettings(LoopSettings):
     prep: PrepSettings = field(default_factory=PrepSettings)
     examples: ExampleSettings = field(default_factory=ExampleSettings)
 
+    @property
+    def next_sentence(self) -> bool:
+        """Whether next sentences are to be predicted, where the corpus has pairs."""
+        return self.objective == "mlm+nsp"
+
     def __post_init__(self):
         super().__post_init__()
         if self.prepared is not None:

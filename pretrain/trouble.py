@@ -3,14 +3,8 @@
 import os
 from collections.abc import Sequence
 
-# Nats: a loss so near to that of word frequencies is not better.
-_PLATEAU = 0.1
-# From this share of the evaluations on, words should be learned.
-_EARLY = 0.4
-# A model that guesses is right a little more often than the majority in some evaluations.
-_GUESSING = 0.02
-# Nats over the best evaluation: more than two evaluations of the same weights on other examples differ.
-_RISE = 0.05
+from .objective import PretrainingObjective
+
 # Processes that want to run, for each core.
 _BUSY = 1.75
 # Fewer steps leave a model where it began.
@@ -26,8 +20,8 @@ class Trouble:
         evaluations: how many there will be during the run; one more follows at its end.
     """
 
-    def __init__(self, evaluations: int):
-        self.evaluations = evaluations
+    def __init__(self, objective: PretrainingObjective, evaluations: int):
+        self.objective, self.evaluations = objective, evaluations
         self._said: set[str] = set()
 
     def found(self, rows: Sequence[dict]) -> list[str]:
@@ -37,46 +31,10 @@ class Trouble:
             rows: of metrics.jsonl.
         """
         rows = [row for row in rows if "validation" in row]
-        results, share = rows[-1]["validation"], len(rows) / self.evaluations
-        checks = {"plateau": _plateau(results, share), "rise": _rise(rows), "guessing": _guessing(results, share)}
-        new = {kind: sentence for kind, sentence in checks.items() if sentence and kind not in self._said}
+        warnings = self.objective.warnings(rows, len(rows) / self.evaluations)
+        new = {kind: sentence for kind, sentence in warnings.items() if kind not in self._said}
         self._said |= new.keys()
         return list(new.values())
-
-
-def _plateau(results: dict, share: float) -> str | None:
-    loss, unigram = results["mlm_loss"], results["unigram_entropy"]
-    if share < _EARLY or loss < unigram - _PLATEAU:
-        return None
-    return (
-        f"Warning: after {min(1, share):.0%} of the budget the loss is still that of word frequencies alone "
-        f"({loss:.2f}, {unigram:.2f}): give a longer --budget or a smaller --preset; if that does not help, half the "
-        "--learning-rate, and look into prep_report.md for text that repeats."
-    )
-
-
-def _rise(rows: Sequence[dict]) -> str | None:
-    # The last evaluation takes more examples than those before: other text, with other frequencies of words.
-    latest_text = rows[-1]["validation"]["unigram_entropy"]
-    rows = [row for row in rows if row["validation"]["unigram_entropy"] == latest_text]
-    best = min(rows, key=lambda row: row["validation"]["mlm_loss"])
-    lowest, latest = best["validation"]["mlm_loss"], rows[-1]["validation"]["mlm_loss"]
-    if latest < lowest + _RISE:
-        return None
-    return (
-        f"Warning: the held-out loss has risen from {lowest:.2f} at step {best['step']:,} to {latest:.2f}: the model "
-        "learns the text by heart. Give more text, a shorter --budget, a smaller --preset or --dropout 0.1."
-    )
-
-
-def _guessing(results: dict, share: float) -> str | None:
-    if share <= 1 or "nsp_accuracy" not in results or results["nsp_accuracy"] > results["nsp_majority"] + _GUESSING:
-        return None
-    return (
-        f"Warning: next sentences are guessed ({results['nsp_accuracy']:.1%} right, {results['nsp_majority']:.1%} by "
-        "always one answer): they are learned after words are. Give a longer --budget if you want to fine-tune on "
-        "pairs of texts."
-    )
 
 
 def too_large(parameters: int, tokens: int) -> str | None:

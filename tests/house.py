@@ -26,7 +26,7 @@ ALLOWED = {
 }
 # What has to be known to add one more of its kind, and how few files should.
 KNOWN = {
-    "an objective (mlm, nsp)": (r"mlm|nsp", 6),
+    "an objective (mlm, nsp)": (r"(?<![a-z])(mlm|nsp)(?![a-z])", 6),
     "a task on the command line": (r"\bclassification\b|text-classification", 3),
     "a masking": (r"whole-word|whole_word", 2),
     "a schedule": (r"warmup-stable-decay", 1),

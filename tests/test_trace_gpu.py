@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from model import BertConfig, BertForPreTraining, PackedBatch
+from model import BertConfig, BertForPreTraining
 from pretrain import evaluate
+from pretrain.batches import PretrainingBatch
+from pretrain.build import bert_objective
 from pretrain.engine.device import moved
-from pretrain.objective import PretrainingObjective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 # A process that traces takes ten seconds.
@@ -59,13 +61,21 @@ def test_the_memory_that_a_plan_computes_is_about_that_of_a_traced_step(rows, ar
 
 def test_an_evaluation_waits_once_however_many_micro_batches_it_has(fake_gpu):
     config = BertConfig.from_preset("tiny", vocab_size=64, max_position_embeddings=16)
-    ids, count = torch.zeros(16, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    batch = PackedBatch(
-        ids, ids, torch.arange(16), torch.tensor([0, 16], dtype=torch.int32), ids[:1], ids[:1], count, 16
+    ids = torch.zeros(16, dtype=torch.int64)
+    batch = PretrainingBatch(
+        input_ids=ids,
+        token_type_ids=ids,
+        position_ids=torch.arange(16),
+        sequence_starts=torch.tensor([0, 16], dtype=torch.int32),
+        max_sequence_length=16,
+        masked_positions=ids[:1],
+        masked_labels=ids[:1],
+        most_masked=1,
+        pair_labels=ids[:1],
     )
     with fake_gpu.fake_gpu((8, 0), bf16=True), fake_gpu.Trace() as trace, torch.no_grad():
         model = fake_gpu.on_gpu(lambda: BertForPreTraining(config)).eval()
-        sums = [PretrainingObjective().score_sums(model, moved(batch, fake_gpu.DEVICE)) for _ in range(3)]
+        sums = [bert_objective(np.ones(64)).score_sums(model, moved(batch, fake_gpu.DEVICE)) for _ in range(3)]
         assert not trace.waits
         evaluate._added(sums)
     assert sum(trace.waits.values()) == 1

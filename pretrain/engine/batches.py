@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from data_prep.examples.packing import Packed
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 
@@ -95,15 +96,18 @@ def divided(lengths: np.ndarray, limit: int) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
-def empty_sequence(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
-    """The fields of a packed batch that is [CLS] [SEP]; no masked position."""
-    nothing = torch.zeros(0, dtype=torch.int64)
+def inputs(packed: Packed) -> dict[str, Any]:
+    """The fields of a `PackedBatch`, which share the memory of the arrays."""
     return {
-        "input_ids": torch.tensor([tokenizer.cls_id, tokenizer.sep_id]),
-        "token_type_ids": torch.zeros(2, dtype=torch.int64),
-        "position_ids": torch.arange(2),
-        "sequence_starts": torch.tensor([0, 2], dtype=torch.int32),
-        "max_sequence_length": 2,
-        "masked_positions": nothing,
-        "masked_labels": nothing,
+        "input_ids": torch.from_numpy(packed.input_ids),
+        "token_type_ids": torch.from_numpy(packed.token_type_ids),
+        "position_ids": torch.from_numpy(packed.position_ids),
+        "sequence_starts": torch.from_numpy(packed.sequence_starts.astype(np.int32)),
+        "max_sequence_length": int(np.diff(packed.sequence_starts).max()),
     }
+
+
+def empty_sequence(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    """The fields of a `PackedBatch` that is [CLS] [SEP]."""
+    ids = np.array([tokenizer.cls_id, tokenizer.sep_id])
+    return inputs(Packed(ids, np.zeros(2, np.int64), np.arange(2), np.array([0, 2])))

@@ -12,8 +12,9 @@ import torch
 from data_prep.examples.packing import Examples
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
-from model import BertConfig, BertForPreTraining, PackedBatch
-from pretrain.batches import BatchMaker, ExampleStream
+from model import BertConfig, BertForPreTraining
+from pretrain.batches import BatchMaker, ExampleStream, PretrainingBatch
+from pretrain.build import bert_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
@@ -45,7 +46,7 @@ def cases(prepared: PreparedCorpus, world: World) -> Iterator[dict[str, object]]
         stream = ExampleStream(prepared.train, prepared.tokenizer, examples, next_sentence)
         maker = BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
         batches = Batches(stream, maker, batch_size, Position(), world)
-        objective = PretrainingObjective(next_sentence)
+        objective = bert_objective(prepared.unigram_counts, next_sentence)
         model = small_model(prepared, number, next_sentence)
         losses, gradients, counted = one_step(model, objective, batches, world)
         held_out = CountingMaker(prepared.validation, prepared.tokenizer, "token", tokens)
@@ -60,7 +61,7 @@ class CountingMaker(BatchMaker):
 
     tokens = 0
 
-    def packed(self, examples: Examples) -> PackedBatch:
+    def packed(self, examples: Examples) -> PretrainingBatch:
         self.tokens += int(examples.lengths().sum())
         return super().packed(examples)
 

@@ -68,25 +68,13 @@ def ragged():
 
 @pytest.fixture
 def pack():
-    """Padded tensors -> a PackedBatch built by hand, row after row, with labels as in a training batch."""
+    """Padded tensors -> a PackedBatch built by hand, row after row."""
 
-    def make(ids, types, mask, labels=None, relation=None):
+    def make(ids, types, mask):
         rows = [torch.nonzero(row).squeeze(1) for row in mask]
         flat = lambda values: torch.cat([v[r] for v, r in zip(values, rows, strict=True)])  # noqa: E731
         lengths = torch.tensor([len(row) for row in rows])
         starts = torch.cat([torch.zeros(1), lengths.cumsum(0)]).int()
-        none = torch.zeros(0, dtype=torch.int64)
-        packed_labels = none if labels is None else flat(labels)
-        masked = torch.nonzero(packed_labels != -100).squeeze(1) if labels is not None else none
-        return model.PackedBatch(
-            flat(ids),
-            flat(types),
-            torch.cat(rows),
-            starts,
-            masked,
-            packed_labels[masked],
-            none if relation is None else relation,
-            int(lengths.max()),
-        )
+        return model.PackedBatch(flat(ids), flat(types), torch.cat(rows), starts, int(lengths.max()))
 
     return make

@@ -15,11 +15,10 @@ LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(lambda leng
 
 def packed(lengths, vocabulary=50):
     tokens = sum(lengths)
-    none = torch.zeros(0, dtype=torch.int64)
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
     positions = torch.cat([torch.arange(length) for length in lengths])
     ids = torch.randint(1, vocabulary, (tokens,))
-    return PackedBatch(ids, torch.zeros_like(ids), positions, starts, none, none, none, max(lengths))
+    return PackedBatch(ids, torch.zeros_like(ids), positions, starts, max(lengths))
 
 
 def mask_of(rows, columns, bits):
@@ -67,7 +66,7 @@ def test_equal_lengths_are_views_without_any_index():
 def test_to_moves_every_tensor():
     batch = packed([2, 3]).to("meta")
     tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 7 and all(tensor.is_meta for tensor in tensors)
+    assert len(tensors) == 4 and all(tensor.is_meta for tensor in tensors)
 
 
 def brute_force(qkv, lengths):
@@ -142,10 +141,10 @@ def test_a_batch_without_masked_tokens_and_an_empty_batch_give_gradients_to_all(
     none, start = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
     for batch, sequences in (
         (packed([3, 2]), 2),
-        (PackedBatch(none, none, none, start, none, none, none, 0), 0),
+        (PackedBatch(none, none, none, start, 0), 0),
     ):
         net.zero_grad()
-        scores, relation = net(batch)
+        scores, relation = net.forward_packed(batch, none)
         assert scores.shape == (0, 50) and relation.shape == (sequences, 2)
         (scores.sum() + relation.sum()).backward()
         assert all(parameter.grad is not None for parameter in net.parameters())
@@ -157,8 +156,7 @@ def test_the_forward_reads_no_tensor_back():
         net = BertForPreTraining(tiny())
     net.attention_implementation = "sdpa"
     batch = packed([3, 5, 2])
-    batch.masked_positions = torch.tensor([1, 4])
-    scores, relation = net(batch.to("meta"))
+    scores, relation = net.forward_packed(batch.to("meta"), torch.tensor([1, 4], device="meta"))
     assert scores.shape == (2, 50) and relation.shape == (3, 2)
 
 

@@ -18,29 +18,28 @@ def tiny(**changes):
     return BertConfig(vocab_size=50, max_position_embeddings=8, **sizes | none | changes)
 
 
-def batch_of(lengths, masked=(), most_masked=None):
-    none = torch.zeros(0, dtype=torch.int64)
+def batch_of(lengths):
     ids = torch.randint(1, 50, (sum(lengths),))
     positions = torch.cat([torch.arange(length) for length in lengths])
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
-    masked = torch.tensor(masked, dtype=torch.int64)
-    return PackedBatch(ids, ids % 2, positions, starts, masked, ids[masked], none, max(lengths), most_masked)
+    return PackedBatch(ids, ids % 2, positions, starts, max(lengths))
 
 
 @st.composite
 def masked_batches(draw):
-    """Lengths, and some of their tokens in any order, first tokens among them."""
+    """Lengths, and some of their tokens in any order, first tokens among them: int64 [M]."""
     lengths = draw(LENGTHS)
-    return lengths, draw(st.lists(st.integers(0, sum(lengths) - 1), unique=True))
+    masked = draw(st.lists(st.integers(0, sum(lengths) - 1), unique=True))
+    return lengths, torch.tensor(masked, dtype=torch.int64)
 
 
 @settings(max_examples=60, deadline=None)
 @given(masked_batches())
 def test_chosen_tokens_are_sequence_by_sequence_and_found_again(drawn):
     lengths, masked = drawn
-    batch = batch_of(lengths, masked)
-    chosen = Chosen.of(batch, batch.masked_positions)
-    assert chosen.tokens[chosen.others].tolist() == masked
+    batch = batch_of(lengths)
+    chosen = Chosen.of(batch, masked)
+    assert chosen.tokens[chosen.others].tolist() == masked.tolist()
     starts = batch.sequence_starts.tolist()
     assert [t for t, n in zip(chosen.tokens[chosen.first].tolist(), lengths, strict=True) if n] == [
         start for start, n in zip(starts, lengths, strict=False) if n
@@ -54,15 +53,15 @@ def test_chosen_tokens_are_sequence_by_sequence_and_found_again(drawn):
 @given(masked_batches(), st.sampled_from(["sdpa", "dense"]), st.booleans())
 def test_what_is_read_and_every_gradient_are_those_of_the_whole_layer(drawn, implementation, counted):
     lengths, masked = drawn
-    batch = batch_of(lengths, masked)
+    batch, most = batch_of(lengths), None
     if counted:
-        owner = torch.bucketize(batch.masked_positions, batch.sequence_starts[1:].long(), right=True)
-        batch.most_masked = int(owner.bincount(minlength=1).max())
+        owner = torch.bucketize(masked, batch.sequence_starts[1:].long(), right=True)
+        most = int(owner.bincount(minlength=1).max())
     encoder = BertModel(tiny()).double()
     encoder.attention_implementation = implementation
     whole = encoder.encode(batch)
-    expected = whole.last_hidden_state[batch.masked_positions], whole.pooler_output
-    some = encoder.encode(batch, at=batch.masked_positions)
+    expected = whole.last_hidden_state[masked], whole.pooler_output
+    some = encoder.encode(batch, at=masked, most_at=most)
     found = some.last_hidden_state, some.pooler_output
     has_tokens = torch.tensor(lengths)[:, None] > 0
     weights = [torch.randn_like(value) for value in expected]
@@ -93,16 +92,16 @@ def test_the_last_layer_computes_no_more_than_it_has_to():
     net = BertForPreTraining(tiny())
     rows = []
     net.bert.layers[-1].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
-    batch = batch_of([7, 3, 5], [2, 8, 9], most_masked=2)
-    net(batch)
+    batch, masked = batch_of([7, 3, 5]), torch.tensor([2, 8, 9])
+    net.forward_packed(batch, masked, most_masked=2)
     assert rows == [3 + 3]
     # Shapes of plain products on the CPU come again.
     net.attention_implementation = "dense"
     net.bert.layers[0].intermediate.register_forward_hook(lambda module, given, result: rows.append(len(result)))
-    net(batch)
+    net.forward_packed(batch, masked, most_masked=2)
     assert rows[1:] == [15, 6]
     rows.clear()
-    net(batch_of([7] * 50, range(1, 350, 3), most_masked=3))
+    net.forward_packed(batch_of([7] * 50), torch.arange(1, 350, 3), most_masked=3)
     assert rows == [352, 176] and (rounded(350), rounded(50 + 117)) == (352, 176)
 
 
@@ -119,11 +118,11 @@ def test_few_sizes_remain():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention runs on CUDA only")
 def test_varlen_gives_what_the_whole_layer_gives_on_cuda():
     config = tiny(hidden_size=128, intermediate_size=256, max_position_embeddings=128)
-    batch = batch_of([60, 128, 1, 77], [3, 61, 5, 200, 188]).to("cuda")
+    batch, masked = batch_of([60, 128, 1, 77]).to("cuda"), torch.tensor([3, 61, 5, 200, 188], device="cuda")
     encoder = BertModel(config).cuda()
     encoder.attention_implementation = "varlen"
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        whole, some = encoder.encode(batch), encoder.encode(batch, at=batch.masked_positions)
-    expected = whole.last_hidden_state[batch.masked_positions]
+        whole, some = encoder.encode(batch), encoder.encode(batch, at=masked)
+    expected = whole.last_hidden_state[masked]
     assert (some.last_hidden_state - expected).abs().max() < 0.02 * expected.abs().max()
     torch.testing.assert_close(some.pooler_output, whole.pooler_output, rtol=0.02, atol=0.02)

@@ -161,9 +161,8 @@ def test_flops_of_a_training_batch_are_those_that_torch_counts():
     net.attention_implementation = "dense"
     # Sizes that are not rounded up.
     batch = PackedBatch.from_padded(torch.randint(0, 512, (16, 48)))
-    batch.masked_positions = torch.cat([torch.arange(5, 20) + 48 * row for row in range(16)])
-    batch.most_masked = 15
+    masked = torch.cat([torch.arange(5, 20) + 48 * row for row in range(16)])
     with FlopCounterMode(display=False) as counter:
-        net(batch)
+        net.forward_packed(batch, masked, most_masked=15)
     estimate = flops_per_token(config, 48, masked_fraction=15 / 48) * 16 * 48 / 3
     assert abs(counter.get_total_flops() / estimate - 1) < 1e-6

@@ -76,12 +76,19 @@ def test_pretraining_outputs_and_gradients_equal_transformers_packed_and_padded(
         same_gradients(ours, theirs, gradient_tolerance)
 
         ours.zero_grad()
-        batch = pack(ids, types, mask, labels, relation)
-        scores, relation_scores = ours(batch)
+        batch, packed_labels = pack(ids, types, mask), labels[real]
+        masked = (packed_labels != -100).nonzero().squeeze(1)
+        scores, relation_scores = ours.forward_packed(batch, masked)
         close(scores, expected.prediction_logits[labels != -100], output_tolerance)
-        loss = F.cross_entropy(scores, batch.masked_labels)
-        loss = loss + F.cross_entropy(relation_scores, batch.next_sentence_labels)
+        loss = F.cross_entropy(scores, packed_labels[masked]) + F.cross_entropy(relation_scores, relation)
         loss.backward()
+        same_gradients(ours, theirs, gradient_tolerance)
+
+        ours.zero_grad()
+        whole = ours(batch, labels=packed_labels, next_sentence_label=relation)
+        close(whole.prediction_logits, expected.prediction_logits[real], output_tolerance)
+        close(whole.loss, expected.loss, output_tolerance)
+        whole.loss.backward()
         same_gradients(ours, theirs, gradient_tolerance)
 
 
@@ -194,10 +201,10 @@ def test_bfloat16_autocast_is_near_the_float32_numbers(twins, sizes, ragged, pac
     _, ours = twins("BertForPreTraining", sizes)
     ours.float()
     ids, types, mask = ragged(5, 17, 61)
-    batch = pack(ids, types, mask, labels_for(ids, mask))
-    exact, _ = ours(batch)
+    batch, masked = pack(ids, types, mask), (labels_for(ids, mask)[mask.bool()] != -100).nonzero().squeeze(1)
+    exact, _ = ours.forward_packed(batch, masked)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded, _ = ours(batch)
+        rounded, _ = ours.forward_packed(batch, masked)
         hidden = ours.bert(batch).last_hidden_state
     assert rounded.dtype == torch.bfloat16
     assert hidden.dtype == torch.float32, "the residual stream and LayerNorm stay in float32"

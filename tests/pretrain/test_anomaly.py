@@ -19,11 +19,11 @@ from finetune.data import encode_texts
 from finetune.tasks.classification import ClassificationObjective
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.build import bert_objective
 from pretrain.engine.anomaly import watched
 from pretrain.engine.batches import Position
 from pretrain.engine.errors import PretrainError
 from pretrain.engine.learner import LossSums
-from pretrain.objective import PretrainingObjective
 
 STEP = 12
 # Modules of a tiny model that multiply by a matrix.
@@ -71,7 +71,7 @@ def plain(module):
 
 def compute(model, batch, *, objective=None, precision=nullcontext, wrap=plain):
     """Losses of a forward and a backward pass that is watched."""
-    loss_sums = wrap(LossSums(model, objective or PretrainingObjective()))
+    loss_sums = wrap(LossSums(model, objective or bert_objective(np.ones(model.config.vocab_size))))
     with watched(loss_sums, lambda: STEP):
         with precision():
             sums = loss_sums(batch)
@@ -263,8 +263,8 @@ def test_an_evaluation_is_watched_too(fresh, batch):
     model = copy.deepcopy(fresh)
     nn.init.constant_(model.bert.layers[0].output.weight, torch.nan)
     with pytest.raises(PretrainError, match=r"the weight bert\.layers\.0\.output\.weight"):
-        with watched(LossSums(model, PretrainingObjective()), lambda: STEP):
-            PretrainingObjective().score_sums(model.eval(), batch)
+        with watched(LossSums(model, bert_objective(np.ones(model.config.vocab_size))), lambda: STEP):
+            bert_objective(np.ones(model.config.vocab_size)).score_sums(model.eval(), batch)
 
 
 @pytest.mark.parametrize("precision", [nullcontext, partial(torch.autocast, "cpu", dtype=torch.bfloat16)])
@@ -273,7 +273,7 @@ def test_watching_changes_no_number_and_leaves_nothing(fresh, batch, maker, prec
     for is_watched in (True, False):
         torch.manual_seed(0)
         model = copy.deepcopy(fresh)
-        loss_sums = LossSums(model, PretrainingObjective())
+        loss_sums = LossSums(model, bert_objective(np.ones(model.config.vocab_size)))
         for part in (batch, maker.nothing()):
             with watched(loss_sums, lambda: STEP) if is_watched else nullcontext():
                 with precision():
@@ -287,6 +287,6 @@ def test_nothing_is_watched_after_the_block(fresh, batch):
     model = copy.deepcopy(fresh)
     compute(model, batch)
     nn.init.constant_(model.bert.layers[0].qkv.weight, torch.nan)
-    sums = LossSums(model, PretrainingObjective())(batch)
+    sums = LossSums(model, bert_objective(np.ones(model.config.vocab_size)))(batch)
     sums["mlm"].backward()
     assert sums["mlm"].isnan() and model.nsp_head.weight._backward_hooks in (None, {})

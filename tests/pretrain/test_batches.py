@@ -128,7 +128,7 @@ def rows(batch):
     for number, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
         mine = (batch.masked_positions >= start) & (batch.masked_positions < end)
         targets = (batch.masked_positions[mine] - start).tolist(), batch.masked_labels[mine].tolist()
-        found.append((batch.input_ids[start:end].tolist(), *targets, int(batch.next_sentence_labels[number])))
+        found.append((batch.input_ids[start:end].tolist(), *targets, int(batch.pair_labels[number])))
     return sorted(found)
 
 

@@ -9,11 +9,10 @@ from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
-from pretrain.build import make_data, make_model, make_objective
+from pretrain.build import bert_objective, make_data, make_model, make_objective
 from pretrain.engine.budget import Budget
 from pretrain.engine.distributed import World
 from pretrain.evaluate import Evaluation
-from pretrain.objective import PretrainingObjective
 from pretrain.resolve import resolve
 from pretrain.settings import ExampleSettings, PretrainSettings
 
@@ -29,16 +28,20 @@ def evaluation_of(prepared, settings):
     return make_data(settings, prepared, objective, World())[2]
 
 
+def model_of(prepared, settings):
+    return make_model(settings, prepared, make_objective(settings, prepared))
+
+
 def test_a_fresh_model_starts_at_the_unigram_entropy(prepared):
     settings = settings_of(prepared)
-    found = evaluation_of(prepared, settings)(make_model(settings, prepared), 10**6)
+    found = evaluation_of(prepared, settings)(model_of(prepared, settings), 10**6)
     assert found["mlm_loss"] == pytest.approx(found["unigram_entropy"], rel=0.02)
     assert found["nsp_loss"] == pytest.approx(math.log(2), rel=0.02)
 
 
 def test_an_evaluation_repeats_exactly_and_leaves_the_mode_alone(prepared):
     settings = settings_of(prepared, dropout=0.5)
-    model = make_model(settings, prepared).train()
+    model = model_of(prepared, settings).train()
     evaluation = evaluation_of(prepared, settings)
     assert evaluation(model, 50) == evaluation(model, 50)
     assert model.training
@@ -57,7 +60,7 @@ def test_a_model_scores_the_same_whatever_masking_it_is_trained_with(corpus_file
     prep = PrepSettings(corpus=(str(corpus_file),), vocab_size=128, workers=1)
     prepared = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
     token, whole_word = (settings_of(prepared, masking=masking) for masking in ("token", "whole-word"))
-    model = make_model(token, prepared)
+    model = model_of(prepared, token)
     found = evaluation_of(prepared, token)(model, 40)
     assert evaluation_of(prepared, whole_word)(model, 40) == found
     # In training the two do not mask alike.
@@ -72,7 +75,7 @@ def test_numbers_equal_a_count_example_by_example(prepared):
     # The made-up text has hardly a copy.
     prepared.validation_copied = [draw.random(len(shard.ids)) < 0.3 for shard in prepared.validation]
     settings = settings_of(prepared)
-    model = make_model(settings, prepared).eval()
+    model = model_of(prepared, settings).eval()
     evaluation = evaluation_of(prepared, settings)
     nll, hits, unigram, frequent, nsp_hits, labels, fresh = [], [], [], [], [], [], []
     counts = prepared.unigram_counts
@@ -80,7 +83,7 @@ def test_numbers_equal_a_count_example_by_example(prepared):
     for row in range(30):
         batch = evaluation.maker.packed(evaluation.examples[row : row + 1])
         with torch.no_grad():
-            mlm, nsp = model.forward_packed(batch)
+            mlm, nsp = model.forward_packed(batch, batch.masked_positions)
         for logits, label in zip(mlm, batch.masked_labels.tolist(), strict=True):
             nll.append(-float(logits.log_softmax(-1)[label]))
             hits.append(int(logits.argmax()) == label)
@@ -91,7 +94,7 @@ def test_numbers_equal_a_count_example_by_example(prepared):
         a, b = int(example.a_start[0]), int(example.b_start[0])
         marks = [0, *copied[a : a + int(example.a_length[0])], 0, *copied[b : b + int(example.b_length[0])], 0]
         fresh += [not marks[position] for position in batch.masked_positions.tolist()]
-        label = int(batch.next_sentence_labels[0])
+        label = int(batch.pair_labels[0])
         if label >= 0:
             labels.append(label)
             nsp_hits.append(int(nsp[0].argmax()) == label)
@@ -114,14 +117,14 @@ def test_a_corpus_whose_copies_were_not_marked_is_evaluated_without_them(corpus_
     old = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
     del old.manifest["files"]["validation_copied.npy"]
     settings = settings_of(old)
-    found = evaluation_of(old, settings)(make_model(settings, old), 20)
+    found = evaluation_of(old, settings)(model_of(old, settings), 20)
     assert "mlm_loss" in found and not [name for name in found if "cop" in name]
 
 
 def test_the_plan_keeps_to_its_shares_of_a_counted_budget(prepared):
     settings = settings_of(prepared)
     evaluation = evaluation_of(prepared, settings)
-    model = make_model(settings, prepared)
+    model = model_of(prepared, settings)
     everything = len(evaluation.examples)
     small = evaluation.plan(model, Budget.parse("100steps"), 100.0, 10)
     assert small.during == small.final == min(64, everything) and small.reserve == 0
@@ -133,13 +136,13 @@ def test_held_out_text_without_a_labelled_pair_has_no_pair_numbers(prepared):
     settings = settings_of(prepared)
     evaluation = evaluation_of(prepared, settings)
     evaluation.examples.label[:] = -100
-    found = evaluation(make_model(settings, prepared), 20)
+    found = evaluation(model_of(prepared, settings), 20)
     assert "mlm_loss" in found and not any(name.startswith("nsp") for name in found)
 
 
 def test_masked_words_alone_have_no_pair_numbers(prepared):
-    objective = PretrainingObjective(next_sentence=False)
+    objective = bert_objective(prepared.unigram_counts, next_sentence=False)
     maker = BatchMaker(prepared.validation, prepared.tokenizer, "token", 4096)
-    model = make_model(settings_of(prepared), prepared)
+    model = model_of(prepared, settings_of(prepared))
     found = Evaluation(prepared, objective, maker, 48, nullcontext, World())(model, 20)
     assert not any(name.startswith("nsp") for name in found)

@@ -24,7 +24,7 @@ def learner_and_batches(prepared, precision="fp16", **changes):
     )
     objective = make_objective(settings, prepared)
     stream, maker, _ = make_data(settings, prepared, objective, World())
-    learner = Learner(settings, make_model(settings, prepared), objective, seed=1)
+    learner = Learner(settings, make_model(settings, prepared, objective), objective, seed=1)
     return learner, Batches(stream, maker, settings.batch_size, Position(), World())
 
 

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForPreTraining as TheirBert
@@ -30,6 +31,8 @@ from pretrain.engine.run import Run
 from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import step
 from pretrain.engine.threads import Threads
+from pretrain.masked_words import MaskedWords
+from pretrain.next_sentence import NextSentence
 from pretrain.objective import PretrainingObjective
 
 
@@ -70,6 +73,7 @@ def drawn(examples, maker):
     return batches
 
 
+PARTS = (MaskedWords(np.ones(1)), NextSentence())
 SETTINGS = LoopSettings(
     budget="10steps", optimizer="adamw", learning_rate=1e-3, precision="fp32", device="cpu", evaluations=1,
     checkpoint_every="1d",
@@ -78,7 +82,7 @@ SETTINGS = LoopSettings(
 
 def make_learner(model, objective=None, counters=None, world=None, **changes):
     settings = replace(SETTINGS, **changes)
-    learner = Learner(settings, model, objective or PretrainingObjective(), seed=1, counters=counters)
+    learner = Learner(settings, model, objective or PretrainingObjective(PARTS), seed=1, counters=counters)
     # Its processes are there in name alone.
     learner.world = world or learner.world
     return learner
@@ -106,7 +110,7 @@ def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
     examples, maker = examples_and_maker(prepared)
     labelled = examples[examples.label >= 0]
     batch = maker.packed(labelled)
-    objective = PretrainingObjective()
+    objective = PretrainingObjective(PARTS)
     sums, counts = objective.loss_sums(model.eval(), batch), objective.counts(batch)
     ours = sum(float(sums[name].detach()) / counts[name] for name in sums)
     labels = torch.full_like(batch.input_ids, -100)
@@ -119,7 +123,7 @@ def test_the_loss_is_that_of_transformers(prepared, model, tmp_path):
             token_type_ids=batch.pad(batch.token_type_ids),
             attention_mask=batch.pad(torch.ones_like(batch.input_ids)),
             labels=labels_padded,
-            next_sentence_label=batch.next_sentence_labels,
+            next_sentence_label=batch.pair_labels,
         )
     assert ours == pytest.approx(float(expected.loss), rel=1e-5)
 
@@ -134,11 +138,11 @@ def taken(learner, batches):
 def test_counts_are_the_targets_of_both_labels(prepared):
     examples, maker = examples_and_maker(prepared)
     batch = maker.packed(examples)
-    counts = PretrainingObjective().counts(batch)
+    counts = PretrainingObjective(PARTS).counts(batch)
     assert counts["mlm"] == len(batch.masked_positions)
-    labels = batch.next_sentence_labels.tolist()
+    labels = batch.pair_labels.tolist()
     assert counts["nsp"] == labels.count(0) + labels.count(1) and {0, 1} <= set(labels)
-    assert PretrainingObjective(next_sentence=False).counts(batch) == {"mlm": counts["mlm"]}
+    assert PretrainingObjective(PARTS[:1], off=PARTS[1:]).counts(batch) == {"mlm": counts["mlm"]}
 
 
 def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
@@ -151,19 +155,21 @@ def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_sums_of_chosen_words_are_as_exact_as_those_of_all(prepared, model, precision):
+def test_the_sums_of_words_that_are_no_copies_are_as_exact_as_those_of_all(prepared, model, precision):
     """Hundreds of nats, added up in half precision, would be wrong by one or two."""
     examples, maker = examples_and_maker(prepared)
     batch = maker.packed(examples[:200])
-    chosen = torch.ones(len(batch.masked_labels))
-    chosen[::3] = 0.0
+    fresh = torch.ones(len(batch.masked_labels))
+    fresh[::3] = 0.0
     with Precision("cpu", precision)():
-        found = PretrainingObjective().score_sums(model, batch, torch.ones_like(chosen))
-        some, rest = (PretrainingObjective().score_sums(model, batch, each) for each in (chosen, 1 - chosen))
-    assert found["chosen_loss"].dtype == torch.float32 and float(found["mlm_loss"]) > 500
+        found, some, rest = (
+            PretrainingObjective(PARTS).score_sums(model, replace(batch, fresh=each))
+            for each in (torch.ones_like(fresh), fresh, 1 - fresh)
+        )
+    assert found["fresh_loss"].dtype == torch.float32 and float(found["mlm_loss"]) > 500
     for name in ("loss", "correct"):
-        assert float(found[f"chosen_{name}"]) == pytest.approx(float(found[f"mlm_{name}"]), rel=1e-6)
-        together = float(some[f"chosen_{name}"]) + float(rest[f"chosen_{name}"])
+        assert float(found[f"fresh_{name}"]) == pytest.approx(float(found[f"mlm_{name}"]), rel=1e-6)
+        together = float(some[f"fresh_{name}"]) + float(rest[f"fresh_{name}"])
         assert together == pytest.approx(float(found[f"mlm_{name}"]), rel=1e-6)
 
 
@@ -210,10 +216,10 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
 
     examples, maker = examples_and_maker(prepared)
     plenty, scarce = copy.deepcopy(model), copy.deepcopy(model)
-    expected = taken(make_learner(plenty, Scarce()), drawn(examples, maker))
+    expected = taken(make_learner(plenty, Scarce(PARTS)), drawn(examples, maker))
     assert Scarce.calls == 1
     Scarce.room = int(examples.lengths().sum()) // 3
-    learner = make_learner(scarce, Scarce())
+    learner = make_learner(scarce, Scarce(PARTS))
     batches = drawn(examples, maker)
     found = taken(learner, batches)
     assert found.losses == pytest.approx(expected.losses, rel=1e-5)
@@ -270,7 +276,7 @@ def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, 
             return super().loss_sums(model, batch)
 
     def trained(budget):
-        run = make_run(prepared, model, tmp_path, budget, Scarce())
+        run = make_run(prepared, model, tmp_path, budget, Scarce(PARTS))
         batches = drawn(*examples_and_maker(prepared))
         train(run, batches, evaluate=None)
         return run.counters.step, batches.maker.micro_batch_tokens

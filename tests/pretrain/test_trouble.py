@@ -2,8 +2,10 @@
 
 import os
 
+import numpy as np
 import pytest
 
+from pretrain.build import bert_objective
 from pretrain.trouble import Trouble, busy, too_large, too_short
 
 
@@ -14,7 +16,7 @@ def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
 
 def said(*rows: dict, evaluations: int = 4) -> list[list[str]]:
     """What is said after each evaluation; other rows lie between them."""
-    trouble, seen, found = Trouble(evaluations), [], []
+    trouble, seen, found = Trouble(bert_objective(np.ones(1)), evaluations), [], []
     for each in rows:
         seen += [{"step": each["step"], "mlm_loss": 1.0}, each]
         found.append(trouble.found(seen))

@@ -1,0 +1,153 @@
+"""Masked language modelling (Devlin et al. 2019, section 3.1, task 1) beside what word frequencies alone reach."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data_prep.vocabulary.unigram import cross_entropy, log_unigram, most_frequent_accuracy
+from model import BertForPreTraining
+
+from .batches import PretrainingBatch
+from .cross_entropy import cross_entropy_sum
+from .objective import Part, Row, Scores
+
+# Nats: a loss so near to that of word frequencies is not better.
+_PLATEAU = 0.1
+# From this share of the evaluations on, words should be learned.
+_EARLY = 0.4
+# Nats over the best evaluation: more than two evaluations of the same weights on other examples differ.
+_RISE = 0.05
+
+
+class MaskedWords(Part):
+    """MLM: the words in the masked positions.
+
+    Its results are mlm_loss (nats), mlm_perplexity, mlm_accuracy, unigram_entropy (the loss of word frequencies alone
+    on the same targets) and most_frequent_accuracy. Where copies are known (see `data_prep.copies`) also mlm_copied,
+    their share of the targets, and mlm_loss_without_copies, mlm_accuracy_without_copies and
+    unigram_entropy_without_copies.
+
+    Args:
+        unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
+    """
+
+    name, learned, needs_pairs = "mlm", "masked words (MLM)", False
+    metrics = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy", "mlm_copied",
+               "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies")  # fmt: skip
+    baselines = {"loss": "unigram_entropy", "accuracy": "most_frequent_accuracy"}
+
+    def __init__(self, unigram_counts: np.ndarray):
+        self.unigram_counts = unigram_counts
+
+    def logits(self, scores: Scores) -> Tensor:
+        """[M, V]."""
+        return scores.words
+
+    def labels(self, batch: PretrainingBatch) -> Tensor:
+        """int64 [M], all of them targets."""
+        return batch.masked_labels
+
+    def modules(self, model: BertForPreTraining) -> list[nn.Module]:
+        """The head; its matrix is the word embedding."""
+        return [model.mlm_head]
+
+    @torch.no_grad()
+    def start(self, model: BertForPreTraining) -> None:
+        """The output bias is the log unigram probability."""
+        model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(self.unigram_counts)))
+
+    def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
+        """Sum of the negative log likelihoods (nats, fp32) of the targets: a scalar with a gradient."""
+        return cross_entropy_sum(scores.words, batch.masked_labels)
+
+    def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
+        """Also of the targets that are no copies, where they are known."""
+        sums = super().score_sums(scores, batch)
+        if batch.fresh is not None:
+            logits, labels = scores.words.float(), batch.masked_labels
+            # No product of matrices, which autocast would compute in half precision.
+            sums["fresh_loss"] = (F.cross_entropy(logits, labels, reduction="none") * batch.fresh).sum()
+            sums["fresh_correct"] = ((logits.argmax(-1) == labels) * batch.fresh).sum()
+        return sums
+
+    def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
+        """What word frequencies alone and the most frequent word reach."""
+        labels = batch.masked_labels.numpy()
+        sums = {
+            "unigram_loss": cross_entropy(self.unigram_counts, labels) * len(labels),
+            "most_frequent_correct": most_frequent_accuracy(self.unigram_counts, labels) * len(labels),
+        }
+        if batch.fresh is not None:
+            fresh = labels[batch.fresh.numpy() > 0]
+            sums |= {"fresh": len(fresh), "fresh_unigram_loss": cross_entropy(self.unigram_counts, fresh) * len(fresh)}
+        return sums
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Those of no target at all are 0."""
+        masked = max(1, sums["mlm"])
+        loss = sums["mlm_loss"] / masked
+        results = {
+            "mlm_loss": loss,
+            "mlm_perplexity": math.exp(min(loss, 700.0)) if not math.isnan(loss) else loss,
+            "mlm_accuracy": sums["mlm_correct"] / masked,
+            "unigram_entropy": sums["unigram_loss"] / masked,
+            "most_frequent_accuracy": sums["most_frequent_correct"] / masked,
+        }
+        if "fresh" in sums:
+            fresh = sums["fresh"]
+            results["mlm_copied"] = 1 - fresh / masked
+            if fresh:
+                results["mlm_loss_without_copies"] = sums["fresh_loss"] / fresh
+                results["mlm_accuracy_without_copies"] = sums["fresh_correct"] / fresh
+                results["unigram_entropy_without_copies"] = sums["fresh_unigram_loss"] / fresh
+        return results
+
+    def summary(self, results: Mapping[str, float]) -> str:
+        """Loss and accuracy."""
+        loss = f"MLM loss {results['mlm_loss']:.3f} (unigram {results['unigram_entropy']:.3f})"
+        return f"{loss}, accuracy {results['mlm_accuracy']:.1%}"
+
+    def rows(self, results: Mapping[str, float]) -> list[Row]:
+        """Loss, that without copies, perplexity, accuracy."""
+        frequencies = "word frequencies alone"
+        rows = [
+            Row("MLM loss (nats)", results["mlm_loss"], "nats", results["unigram_entropy"], frequencies),
+            Row("MLM perplexity", results["mlm_perplexity"], "count"),
+            Row("MLM accuracy", results["mlm_accuracy"], "share", results["most_frequent_accuracy"], "always one word"),
+        ]
+        loss = results.get("mlm_loss_without_copies")
+        if loss is not None:
+            of = f"{frequencies}; {results['mlm_copied']:.1%} of the words are copies"
+            rows.insert(1, Row("... without copies", loss, "nats", results["unigram_entropy_without_copies"], of))
+        return rows
+
+    def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
+        """A loss that stays at word frequencies, and one that rises again."""
+        return {kind: said for kind, said in (("plateau", _plateau(rows, share)), ("rise", _rise(rows))) if said}
+
+
+def _plateau(rows: Sequence[dict], share: float) -> str | None:
+    results = rows[-1]["validation"]
+    loss, unigram = results["mlm_loss"], results["unigram_entropy"]
+    if share < _EARLY or loss < unigram - _PLATEAU:
+        return None
+    return (
+        f"Warning: after {min(1, share):.0%} of the budget the loss is still that of word frequencies alone "
+        f"({loss:.2f}, {unigram:.2f}): give a longer --budget or a smaller --preset; if that does not help, halve the "
+        "--learning-rate, and look into prep_report.md for text that repeats."
+    )
+
+
+def _rise(rows: Sequence[dict]) -> str | None:
+    best = min(rows, key=lambda row: row["validation"]["mlm_loss"])
+    lowest, latest = best["validation"]["mlm_loss"], rows[-1]["validation"]["mlm_loss"]
+    if latest < lowest + _RISE:
+        return None
+    return (
+        f"Warning: the held-out loss has risen from {lowest:.2f} at step {best['step']:,} to {latest:.2f}: the model "
+        "learns the text by heart. Give more text, a shorter --budget, a smaller --preset or --dropout 0.1."
+    )
