@@ -29,6 +29,7 @@ from pretrain.engine.loop import record_evaluation, train
 from pretrain.engine.machine import Machine
 from pretrain.engine.progress import MetricsFile, Progress, Silence
 from pretrain.engine.run import Run
+from pretrain.engine.threads import Threads
 
 from .classifier import Facts, TextClassifier, open_classifier
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts, collapse_of
@@ -93,6 +94,7 @@ class SeedTraining:
         self.settings, self.seed, self.out, self.material = settings, seed, out, material
         self.world, self.interruption, self.most_restarts = world, interruption, most_restarts
         self.precision = Precision(settings.device, settings.precision)
+        self.machine, self.threads = Machine.here(settings.device), Threads.of(settings, world.size)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.restarts = Restarts(out / "restarts.json", material.digest)
         self.gold = material.validation.labels()
@@ -106,7 +108,8 @@ class SeedTraining:
         """The results, of a seed that is finished from its file, else by training."""
         results = self.world.first(self._found)
         while not results:
-            run = self._run()
+            with self.threads:
+                run = self._run()
             results = self.world.first(partial(self._end, run))
         return results
 
@@ -197,9 +200,10 @@ class SeedTraining:
             interruption=self.interruption,
             patience=settings.patience,
             reserve=reserve,
+            threads=self.threads,
             describe={"data": self.material.digest, "reserve": reserve},
         )
-        run.note_machine(Machine.here(settings.device).facts() | {"precision": settings.precision})
+        run.note_machine(self.machine.facts() | {"precision": settings.precision})
         return run
 
     def _progress(self, state: dict) -> Progress:

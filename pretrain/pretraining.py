@@ -36,6 +36,7 @@ from .engine.output import claimed
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.run import Run
 from .engine.schedule import Schedule
+from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
 from .objective import PretrainingObjective
@@ -145,11 +146,17 @@ class Pretraining:
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
         self.trouble = Trouble(self.objective, settings.evaluations)
         self.drawn = time.monotonic()
+        self.machine = Machine.here(settings.device)
+        self.threads = Threads.of(settings, world.size)
 
     def run(self) -> None:
         if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest)):
             say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
             return
+        with self.threads:
+            self._train()
+
+    def _train(self) -> None:
         began = time.monotonic()
         checkpoint = self.world.first(self._checkpoint)
         if checkpoint:
@@ -217,11 +224,12 @@ class Pretraining:
             judge=self.objective.judge,
             interruption=self.interruption,
             reserve=plan.reserve,
+            threads=self.threads,
             describe={"prepared": self.prepared.digest, "pairs": PAIRS_VERSION, "evaluation": asdict(plan)},
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))
-        run.note_machine(Machine.here(self.settings.device).facts() | {"precision": self.settings.precision})
+        run.note_machine(self.machine.facts() | {"precision": self.settings.precision})
         return run
 
     def _progress(self, state: dict) -> Progress:
@@ -247,7 +255,7 @@ class Pretraining:
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
-        say(f"{Machine.here(settings.device)}.")
+        say(f"{self.machine}.")
         tokens = self.prepared.manifest["train"]["tokens"]
         for warning in (too_large(parameter_count(config), tokens), busy(settings.device)):
             if warning:

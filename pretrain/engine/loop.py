@@ -43,7 +43,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
     unread: deque[Outcome] = deque()
-    with run.interruption.deferred(), anomalies(run), run.threads:
+    with run.interruption.deferred(), anomalies(run):
         while not run.is_over():
             if run.evaluation_is_due():
                 read(run, unread)

@@ -29,6 +29,7 @@ class Run:
         patience: so many evaluations without a new best end the run; None: none do.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         describe: facts for the checkpoint's state that the loop does not know.
+        threads: in use; by default as many as there are now.
     """
 
     learner: Learner
@@ -40,6 +41,7 @@ class Run:
     patience: int | None = None
     reserve: float = 0.0
     describe: dict = field(default_factory=dict)
+    threads: Threads = field(default_factory=lambda: Threads(torch.get_num_threads(), may_change=False))
 
     def __post_init__(self):
         settings, learner = self.settings, self.learner
@@ -53,8 +55,6 @@ class Run:
         self._last_save = (self.counters.step, self.counters.seconds)
         self._agreed_seconds = self.counters.seconds
         self.is_to_stop = False
-        is_alone_on_cpu = learner.device.type == "cpu" and self.world.size == 1
-        self.threads = Threads(torch.get_num_threads(), may_change=is_alone_on_cpu and not self.budget.is_counted)
 
     def note_machine(self, facts: dict) -> None:
         """Remember the machine that the next steps are computed on."""

@@ -15,6 +15,9 @@ from typing import Self
 
 import torch
 
+from .budget import Budget
+from .settings import LoopSettings
+
 # A rate means something after a second and two steps, or after two seconds.
 _SECONDS, _STEPS = 1.0, 2
 # Seconds until a trial after a change, and at most; and how many times as long as a trial the pause after it is, at
@@ -101,8 +104,8 @@ class Window:
 class Threads:
     """The number of threads, while steps are taken: now and then another number is tried for a second.
 
-    More are tried only where there are idle cores for them. As a context: it sets out with as many as there are idle
-    cores for, and at its end there are as many as before.
+    More are tried only where there are idle cores for them. As a context, for all that a run computes: it sets out
+    with as many as there are idle cores for, and at its end there are as many as before.
 
     Args:
         most: threads at first, and at most.
@@ -116,6 +119,12 @@ class Threads:
         self.most, self.may_change, self._use = most, may_change and most > 1, use
         self._idle = idle or IdleCores()
         self._begin(most)
+
+    @classmethod
+    def of(cls, settings: LoopSettings, processes: int) -> Self:
+        """Those of a run: they may change where a single process computes on the CPU in a budget of time."""
+        is_timed = not Budget.parse(settings.budget).is_counted
+        return cls(torch.get_num_threads(), is_timed and settings.device == "cpu" and processes == 1)
 
     def __enter__(self) -> Self:
         if self.may_change:

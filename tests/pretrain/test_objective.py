@@ -345,16 +345,14 @@ def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, m
     ("budget", "processes", "may_change"),
     [("1m", 1, True), ("10steps", 1, False), ("2epochs", 1, False), ("1m", 2, False)],
 )
-def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(
-    prepared, model, tmp_path, budget, processes, may_change
-):
+def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(budget, processes, may_change):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        run = make_run(prepared, model, tmp_path, budget, world=World(size=processes))
-        assert run.threads.may_change == may_change
+        found = Threads.of(replace(SETTINGS, budget=budget), processes)
+        assert found.may_change == may_change
         # What this machine does beside is left out.
-        with Threads(run.threads.most, run.threads.may_change, idle=lambda: None) as threads:
+        with Threads(found.most, found.may_change, idle=lambda: None) as threads:
             for _ in range(12):
                 # So slow with two threads that another program must have a core.
                 threads.took(1.0 if torch.get_num_threads() == 2 else 0.1, 1_000)
