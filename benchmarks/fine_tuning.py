@@ -104,7 +104,6 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     from finetune.finetuning import prepare
     from finetune.resolve import resolve
     from finetune.settings import FinetuneSettings
-    from finetune.tasks import classification as task
 
     settings = resolve(
         FinetuneSettings(
@@ -114,10 +113,10 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     )  # fmt: skip
     dataset = read_dataset(settings)
     digest = prepare(settings, dataset).digest
-    rows: dict = {"labels": dataset.labels, "columns": dataset.columns.texts}
+    rows: dict = {"labels": dataset.task.labels, "columns": dataset.columns.texts}
     for part in ("train", "validation", "test"):
         examples = getattr(dataset, part)
-        labels = task.classes(examples, dataset.labels).tolist()
+        labels = dataset.task.targets(examples).tolist()
         rows[part] = [[e.text, e.text_pair, label] for e, label in zip(examples, labels, strict=True)]
     rows["predict"] = (rows["test"] + rows["train"])[:PREDICTED]
     check_same_ids(settings, rows)
@@ -140,7 +139,7 @@ def check_same_ids(settings, rows: dict) -> None:
     from fine_tuning_sides import encode
     from transformers_classifier import features
 
-    from finetune.data import BatchMaker
+    from finetune.batches import BatchMaker
 
     tokenizer, encoded = encode(settings, rows)
     job = {"settings": {"model": settings.model, "sequence_length": settings.sequence_length}}

@@ -122,11 +122,12 @@ def markdown(table: Table, cells: list[Cell], seeds: int) -> str:
 def kept_of(rows: list[dict]) -> list[float]:
     """The test accuracy of the seed that each whole run keeps, of runs of as many seeds as the set gets."""
     from finetune.settings import FinetuneSettings
+    from finetune.tasks.classification import Classification
     from finetune.training import best_of
 
     size, texts = rows[0]["seeds"], rows[0]["validation_texts"]
     runs = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
-    return [best_of(run, FinetuneSettings.metric, texts)["test"] for run in runs]
+    return [best_of(Classification(), run, FinetuneSettings.metric, texts)["test"] for run in runs]
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def train(job: dict) -> dict:
     """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
     from one_step import Steps
 
-    from finetune.classifier import Facts
-    from finetune.data import BatchMaker, TextStream
-    from finetune.tasks import classification as task
+    from finetune.batches import BatchMaker, TextStream
+    from finetune.predictor import Facts
+    from finetune.tasks.classification import Classification
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
@@ -37,9 +37,10 @@ def train(job: dict) -> dict:
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     tokenizer, encoded = encode(settings, rows)
-    model = task.build_model(settings.model, rows["labels"], job["seed"], settings.dropout)
+    task = Classification(rows["labels"])
+    model = task.build_model(settings, job["seed"])
     maker = BatchMaker(encoded["train"], tokenizer, settings.micro_batch_tokens)
-    learner = Learner(settings, model, task.objective(encoded["train"], len(rows["labels"]), False), job["seed"])
+    learner = Learner(settings, model, task.objective(encoded["train"], settings), job["seed"])
     batches = Batches(TextStream(encoded["train"], job["seed"]), maker, settings.batch_size, Position(), World())
     steps = Steps(settings, learner, batches)
     began = time.perf_counter()
@@ -65,7 +66,7 @@ def settings_of(job: dict):
 
 def examples_of(rows: list) -> list:
     """Rows [text, second text or None, class] as examples."""
-    from finetune.tasks.classification import Example
+    from finetune.rows import Example
 
     return [Example(str(number), text, pair) for number, (text, pair, _) in enumerate(rows, 1)]
 
@@ -75,7 +76,7 @@ def encode(settings, rows: dict) -> tuple:
     import numpy as np
 
     from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-    from finetune.data import encode_texts
+    from finetune.batches import encode_texts
 
     tokenizer = WordPieceTokenizer.load(settings.model)
     encoded = {}
@@ -88,29 +89,30 @@ def encode(settings, rows: dict) -> tuple:
 
 def accuracy(model, encoded, tokenizer, precision) -> float:
     """The share of right classes."""
-    from finetune.data import BatchMaker
-    from finetune.inference import probabilities
+    from finetune.batches import BatchMaker
+    from finetune.inference import outputs
+    from finetune.tasks.classification import Classification
     from pretrain.engine.distributed import World
 
-    found = probabilities(model, BatchMaker(encoded, tokenizer, 2048), precision, World())
+    found = outputs(Classification(), model, BatchMaker(encoded, tokenizer, 2048), precision, World())
     return float((found.argmax(1) == encoded.labels()).mean())
 
 
 def predict(job: dict) -> dict:
     """Seconds from texts to labels in each precision, and the labels; rows are taken as `finetune.predict` does."""
-    from finetune.classifier import TextClassifier
     from finetune.predict import ROWS_AT_ONCE
-    from finetune.tasks import classification as task
+    from finetune.predictor import Predictor
 
     rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["predict"]
     examples, found = examples_of(rows), {}
     for precision in job["precisions"]:
-        classifier = TextClassifier(job["classifier"], job["settings"]["device"], precision)
-        classifier.probabilities(examples[:64])
+        predictor = Predictor(job["classifier"], job["settings"]["device"], precision)
+        predictor.outputs(examples[:64])
         began = time.perf_counter()
         labels = []
         for start in range(0, len(examples), ROWS_AT_ONCE):
-            labels += task.decode(classifier.probabilities(examples[start : start + ROWS_AT_ONCE]), classifier.labels)
+            given = predictor.outputs(examples[start : start + ROWS_AT_ONCE])
+            labels += [predictor.task.labels[number] for number in given.argmax(1)]
         found[precision] = {"texts": len(rows), "seconds": time.perf_counter() - began, "labels": labels}
     return found
 

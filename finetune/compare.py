@@ -14,34 +14,35 @@ from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.output import claimed
 
-from . import baselines
 from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
 from .finetuning import run_seeds
-from .metrics import METRICS, combined, spread
-from .report import SHOWN, score
+from .metrics import combined, spread
+from .report import score
 from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search
 from .settings import SCRATCH, FinetuneSettings
-from .tasks import classification as task
+from .tasks import Task
 
-TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
-_COLUMNS = dict(list(SHOWN.items())[:4])
+_MOST_COLUMNS = 4
 # Of a model's results; the baselines have no rate.
 _KEPT = ("validation", "test", "learning_rate", "learning_rates_tried", "restarts", "learned_nothing")
 
 
-def compare(settings: FinetuneSettings) -> Path:
+def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Fine-tune every model, each in a folder of its own under `--out`; returns that folder.
 
     results.json there: {"models": {name: {"validation": ..., "test": ...}}, "reference", "differences": {name: {metric:
     {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
+
+    Args:
+        task: what is learned; `tasks.offered.DEFAULT` if not given.
     """
     out = out_folder(settings)
     with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: as_before(settings, out, MAY_DIFFER) or settings)
         runs = named_runs(replace(settings, out=str(out)), world)
         with claimed(out) if world.is_main else nullcontext():
-            dataset = read_dataset(settings)
+            dataset = read_dataset(settings, task)
             if world.is_main:
                 write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
             models = {}
@@ -56,10 +57,10 @@ def compare(settings: FinetuneSettings) -> Path:
 
 def write_comparison(settings: FinetuneSettings, out: Path, dataset: Dataset, models: dict[str, dict]) -> None:
     """Add the baselines to the models' results; write and say the table."""
-    say(f"\n=== {TFIDF}, {MAJORITY}")
     models = models | run_baselines(settings, dataset)
-    results = table_of(models, "test" if dataset.test else "validation")
-    table = comparison_table(results)
+    task = dataset.task
+    results = table_of(task, models, "test" if dataset.test else "validation")
+    table = comparison_table(task, results)
     write_text(out / "comparison.md", table)
     write_json(out / "results.json", results)
     say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
@@ -98,24 +99,17 @@ def _folder_name(name: str) -> str:
 
 
 def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dict]:
-    """What two methods without any pretraining reach on the same texts."""
-    labels = dataset.labels
-    train = task.classes(dataset.train, labels)
-    held_out = {"validation": dataset.validation} | ({"test": dataset.test} if dataset.test else {})
-    balanced = settings.class_weights == "balanced"
-    found = {
-        TFIDF: baselines.tfidf(dataset.train, train, list(held_out.values()), len(labels), balanced),
-        MAJORITY: [baselines.majority(train, len(rows), len(labels)) for rows in held_out.values()],
-    }
+    """What methods without any pretraining reach on the same texts."""
+    task, held_out = dataset.task, dataset.held_out()
     results = {}
-    for name, probabilities in found.items():
-        results[name] = {"validation": None, "test": None}
-        for (use, rows), p in zip(held_out.items(), probabilities, strict=True):
-            results[name][use] = combined([task.metrics(task.classes(rows, labels), p)])
+    for name, outputs in task.baselines(dataset.train, held_out, settings).items():
+        say(f"\n=== {name}")
+        scores = {part: combined([task.scores(task.targets(held_out[part]), p)]) for part, p in outputs.items()}
+        results[name] = {"validation": None, "test": None, **scores}
     return results
 
 
-def table_of(models: dict[str, dict], shown: str) -> dict:
+def table_of(task: Task, models: dict[str, dict], shown: str) -> dict:
     """The content of results.json: the models' results and the differences of the first one to each other one."""
     kept = {name: {use: found.get(use) for use in _KEPT} for name, found in models.items()}
     reference = next(iter(kept))
@@ -123,7 +117,7 @@ def table_of(models: dict[str, dict], shown: str) -> dict:
     differences = {}
     for name, found in kept.items():
         if name != reference:
-            differences[name] = {metric: difference(first[metric], found[shown][metric]) for metric in METRICS}
+            differences[name] = {metric: difference(first[metric], found[shown][metric]) for metric in task.metrics}
     return {"models": kept, "reference": reference, "differences": differences, "shown": shown}
 
 
@@ -135,15 +129,16 @@ def difference(first: dict, other: dict) -> dict:
     return spread([a - b for a, b in zip(first["seeds"], others, strict=True)])
 
 
-def comparison_table(results: dict) -> str:
+def comparison_table(task: Task, results: dict) -> str:
     """Markdown: a row a model with its results, and below what the first model has over each other one."""
+    columns = dict(list(task.shown.items())[:_MOST_COLUMNS])
     shown, reference = results["shown"], results["reference"]
     num_seeds = len(results["models"][reference][shown]["loss"]["seeds"])
-    cells = [[f"{shown} texts", *_COLUMNS, "learning rate"]]
+    cells = [[f"{shown} texts", *columns, "learning rate"]]
     for name, found in results["models"].items():
-        cells.append([name, *(score(found[shown][metric]) for metric in _COLUMNS.values()), _rate(found)])
+        cells.append([name, *(score(found[shown][metric]) for metric in columns.values()), _rate(found)])
     for name, found in results["differences"].items():
-        scores = (score(found[metric], "+") for metric in _COLUMNS.values())
+        scores = (score(found[metric], "+") for metric in columns.values())
         cells.append([f"{reference} minus {name}", *scores, ""])
     header, *rows = (f"| {' | '.join(row)} |" for row in cells)
     line = "|---" * len(cells[0]) + "|"

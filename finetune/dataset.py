@@ -2,26 +2,23 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from data_prep.console.screen import say
-from data_prep.text.cells import is_text
 
 from .errors import FinetuneError
+from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
 from .settings import FinetuneSettings
-from .tables import BadRows
-from .tasks import classification as task
-from .tasks.classification import Example
+from .tasks import Task
+from .tasks.offered import DEFAULT
 
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
-# So many classes may have a single text each; more are names or numbers of the rows.
-MOST_SMALL_CLASSES = 50
 SAMPLED_TEXTS = 1_000
 
 
@@ -29,20 +26,30 @@ SAMPLED_TEXTS = 1_000
 class Dataset:
     """Texts by their use; `test` is empty where there is none."""
 
-    labels: list[str]
-    columns: task.Columns
+    task: Task
+    """As the training rows define it."""
+    columns: Columns
     train: list[Example]
     validation: list[Example]
     test: list[Example]
 
+    def held_out(self) -> dict[str, list[Example]]:
+        """The parts that nothing is learned from: "validation", and "test" where there is one."""
+        return {"validation": self.validation} | ({"test": self.test} if self.test else {})
 
-def read_dataset(settings: FinetuneSettings) -> Dataset:
+
+def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Dataset:
     """Read all files and say what was found.
 
+    Args:
+        task: what is to be learned; `tasks.offered.DEFAULT` if not given.
+
     Raises:
-        FinetuneError, PrepError: they cannot be used (see `tasks.classification`).
+        FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).
     """
-    columns = task.columns_of_file(
+    task = task or DEFAULT()
+    columns = columns_of_file(
+        task,
         settings.train,
         settings.encoding,
         settings.text_column,
@@ -51,53 +58,46 @@ def read_dataset(settings: FinetuneSettings) -> Dataset:
         settings.show_text == "yes",
     )
     bad = BadRows(settings.skip_bad_rows)
-    train = list(task.read_rows(settings.train, settings.encoding, columns, bad))
+    train = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     show_text = settings.show_text == "yes"
-    labels = task.label_names(train, show_text)
-    if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
-        raise FinetuneError(
-            f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: name '
-            "the column of classes with --label-column"
-        )
-    if not show_text and any(is_text(label) for label in labels):
-        raise FinetuneError(
-            f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name the '
-            "column of classes with --label-column, or give the classes short names"
-        )
+    task = task.fitted(train, columns, settings)
     others = {}
     for name, path in (("validation", settings.validation), ("test", settings.test)):
         if path is not None:
-            others[name] = list(task.known_labels(_rows_of(name, path, settings, columns, bad), labels, bad, show_text))
+            others[name] = list(task.usable(_rows_of(task, name, path, settings, columns, bad), bad, show_text))
             if not others[name]:
                 raise FinetuneError(f"{path} has no usable row: give another --{name}, or none")
     bad.report()
-    if settings.train == task.BUILTIN and "test" not in others:
-        train, others["test"] = split(train, BUILTIN_TEST_SHARE, "test")
+    if settings.train == BUILTIN and "test" not in others:
+        train, others["test"] = split(train, BUILTIN_TEST_SHARE, "test", task.stratum)
     if "validation" not in others:
-        train, others["validation"] = split(train, VALIDATION_SHARE, "validation")
+        train, others["validation"] = split(train, VALIDATION_SHARE, "validation", task.stratum)
         if not others["validation"]:
             few = f'values of "{columns.group}"' if columns.group else "texts"
             raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
-    dataset = Dataset(labels, columns, train, others["validation"], others.get("test", []))
+    dataset = Dataset(task, columns, train, others["validation"], others.get("test", []))
     _describe(dataset, is_split=settings.validation is None)
     return dataset
 
 
 def _rows_of(
-    name: str, path: str, settings: FinetuneSettings, columns: task.Columns, bad: BadRows
+    task: Task, name: str, path: str, settings: FinetuneSettings, columns: Columns, bad: BadRows
 ) -> Iterable[Example]:
     """Rows of a further file, which must have the columns of the first."""
-    if path == task.BUILTIN:
+    if path == BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held back by itself, leave it out")
-    task.require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
-    return task.read_rows(path, settings.encoding, columns, bad)
+    require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
+    return read_rows(task, path, settings.encoding, columns, bad)
 
 
-def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list[Example], list[Example]]:
-    """Hold back a share of each class by a hash of the content; equal texts stay together, or the texts of a group.
+def split(
+    examples: Sequence[Example], share: float, purpose: str, stratum: Callable[[Example], str]
+) -> tuple[list[Example], list[Example]]:
+    """Hold back a share of each stratum, say a class, by a hash of the content; equal texts stay together, or all texts
+    of a group.
 
     Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
-    count as one. No class is held back whole. A text with more copies, or a group with more rows, than are to be held
+    count as one. No stratum is held back whole. A text with more copies, or a group with more rows, than are to be held
     back of its class stays with the rest, where there are others. Texts of several groups can be on both sides.
 
     Returns:
@@ -112,12 +112,12 @@ def split(examples: Sequence[Example], share: float, purpose: str) -> tuple[list
     rows = Counter(units)
     texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
     labels: dict[bytes, list[str]] = {}
-    for unit, label in sorted({(unit, example.label) for unit, example in zip(units, examples, strict=True)}):
+    for unit, label in sorted({(unit, stratum(example)) for unit, example in zip(units, examples, strict=True)}):
         labels.setdefault(unit, []).append(label)
     left = Counter(chain.from_iterable(labels.values()))
     by_class: dict[str, list[bytes]] = {}
     for unit, names in labels.items():
-        # What has several labels belongs to the rarest of them, which has the fewest to choose from.
+        # What is of several strata belongs to the rarest of them, which has the fewest to choose from.
         by_class.setdefault(min(names, key=lambda name: (left[name], name)), []).append(unit)
     held: set[bytes] = set()
     for _, of_class in sorted(by_class.items()):
@@ -151,21 +151,11 @@ def _describe(dataset: Dataset, is_split: bool) -> None:
     say(f"Columns: {dataset.columns}.")
     sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
-    counts = Counter(example.label for example in dataset.train)
-    shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(12)]
-    more = f" and {len(dataset.labels) - 12} more" if len(dataset.labels) > 12 else ""
-    say(f"{len(dataset.labels)} classes: {', '.join(shown)}{more}.")
-    rare = [_short(label) for label in dataset.labels if counts[label] < 8]
-    if rare:
-        more = f" and {len(rare) - 8} more" if len(rare) > 8 else ""
-        say(f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes.")
+    for sentence in dataset.task.describe(dataset.train):
+        say(sentence)
     _warn_of_overlap(dataset, is_split)
     if dataset.columns.group:
         _warn_of_groups(dataset, is_split)
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 40 else f"{label[:37]}..."
 
 
 def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:

@@ -21,14 +21,15 @@ from pretrain.engine.memory import free_memory, memory_warning, needed_memory
 from pretrain.engine.progress import clock
 from pretrain.engine.step import step
 
-from .data import BatchMaker, Encoded, TextStream
+from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled
 from .finetuning import cut_sentence
-from .inference import probabilities
+from .inference import outputs
 from .rate_search import candidates
 from .resolve import check_model, model_config, resolve, with_budget, with_search
+from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
-from .tasks import classification as task
+from .tasks import Task
 
 _EXAMPLES_SHOWN = 3
 # The first step warms up.
@@ -67,14 +68,15 @@ def nearest(rows: int) -> Measured:
     return min(MEASURED, key=lambda measured: abs(math.log(measured.rows / max(1, rows))))
 
 
-def dry_run(settings: FinetuneSettings) -> None:
+def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     """Print what is in the texts, three of them as the model reads them, and what the run will take."""
     for model in settings.compare:
         if model != SCRATCH:
             check_model(model, model_config(model))
     settings = resolve(with_search(settings) if settings.compare else settings)
     torch.set_num_threads(settings.threads)
-    dataset = read_dataset(settings)
+    dataset = read_dataset(settings, task)
+    task = dataset.task
     settings = with_budget(settings, len(dataset.train))
     rates = candidates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
     settings = replace(settings, learning_rate=rates[0])
@@ -84,13 +86,10 @@ def dry_run(settings: FinetuneSettings) -> None:
     say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings)}")
     if settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
-    model = task.build_model(
-        settings.model, dataset.labels, settings.seed, settings.dropout, settings.hidden_layers, settings.from_scratch
-    )
+    model = task.build_model(settings, settings.seed)
     if settings.freeze_encoder:
         model.freeze_encoder()
-    learned = task.objective(train, len(dataset.labels), settings.class_weights == "balanced")
-    learner = Learner(settings, model, learned, settings.seed)
+    learner = Learner(settings, model, task.objective(train, settings), settings.seed)
     learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
     maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens)
     batches = Batches(TextStream(train, settings.seed), maker, settings.batch_size, Position(), World())
@@ -102,16 +101,17 @@ def dry_run(settings: FinetuneSettings) -> None:
     seconds_a_step = (time.monotonic() - began) / (_STEPS - 1)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
-    probabilities(model, held_out, Precision(settings.device, settings.precision), World())
+    outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
     _print_plan(settings, rates, learner, dataset, seconds_a_step, seconds_a_text)
 
 
 def _encoded(
-    examples: Sequence[task.Example], dataset: Dataset, tokenizer: WordPieceTokenizer, settings: FinetuneSettings
+    examples: Sequence[Example], dataset: Dataset, tokenizer: WordPieceTokenizer, settings: FinetuneSettings
 ) -> Encoded:
     """Some of the examples, which are tokenized, trained on and evaluated."""
-    return task.encode(sampled(examples), dataset.labels, tokenizer, settings.sequence_length, settings.long_text)
+    some = sampled(examples)
+    return encode(some, dataset.task.targets(some), tokenizer, settings.sequence_length, settings.long_text)
 
 
 def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokenizer) -> None:
@@ -119,7 +119,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
         batch = next(maker.micro_batches(np.array([text])))
         shown = tokenizer.decode(batch.input_ids[: int(batch.sequence_starts[1])].tolist())
-        label = dataset.labels[int(batch.labels[0])]
+        label = dataset.task.shown_target(batch.labels[0].item())
         shown = shown if len(shown) <= _LONGEST_EXAMPLE else f"{shown[:_LONGEST_EXAMPLE]} ..."
         say(f"\nExample {number} ({label}): {shown}")
 

@@ -24,23 +24,23 @@ from pretrain.engine.output import claimed
 from pretrain.engine.progress import clock
 
 from . import report
-from .data import Encoded
+from .batches import Encoded, encode
 from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
-from .metrics import combined, confusion, per_class
+from .metrics import combined
 from .model_card import model_card
 from .rate_search import RateSearch
 from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneSettings
-from .tasks import classification as task
+from .tasks import HeldOut, Task
 from .training import Material, SeedTraining, best_of
 
-# With more classes results.json has the scores of each.
-MOST_CLASSES_SHOWN = 50
 
-
-def finetune(settings: FinetuneSettings) -> Path:
+def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Run, or go on with, a fine-tuning; returns its output folder.
+
+    Args:
+        task: what is learned; `tasks.offered.DEFAULT` if not given.
 
     Raises:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
@@ -49,7 +49,8 @@ def finetune(settings: FinetuneSettings) -> Path:
     with joined(settings.device) as world, Interruption() as interruption:
         settings = agreed(settings, world, lambda: resolve(as_before(settings, out, MAY_DIFFER) or settings))
         with claimed(out) if world.is_main else nullcontext():
-            run_seeds(settings, out, read_dataset(settings), world, interruption)
+            dataset = read_dataset(settings, task)
+            run_seeds(settings, out, dataset, world, interruption)
     return out
 
 
@@ -82,7 +83,7 @@ def run_seeds(
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
         found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
-    best = best_of(found, settings.metric, len(dataset.validation))
+    best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
     return world.first(lambda: Results(settings, out, dataset, found, best, tried).write())
 
 
@@ -111,13 +112,13 @@ def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
     """Tokenizer and ids; says how much of the texts will be cut."""
     tokenizer = WordPieceTokenizer.load(settings.model)
 
-    def encode(examples):
-        return task.encode(examples, dataset.labels, tokenizer, settings.sequence_length, settings.long_text)
-
-    train, validation, test = encode(dataset.train), encode(dataset.validation), encode(dataset.test)
+    task, parts = dataset.task, (dataset.train, dataset.validation, dataset.test)
+    train, validation, test = (
+        encode(part, task.targets(part), tokenizer, settings.sequence_length, settings.long_text) for part in parts
+    )
     say(cut_sentence(train, settings))
     facts = [part.digest() for part in (train, validation, test)]
-    facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *dataset.labels]
+    facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *task.facts()]
     digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=16).hexdigest()
     return Material(dataset, tokenizer, train, validation, digest)
 
@@ -167,29 +168,24 @@ class Results:
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
         self.best, self.tried = best, tried
         self.seed_folder = out / f"seed-{self.best['seed']}"
-        # The picture, the mistakes and the classes are shown on the texts that chose nothing, if there are any.
-        self.shown = "test" if dataset.test else "validation"
-        self.examples = getattr(dataset, self.shown)
+        # What one seed does is shown on the texts that chose nothing, if there are any.
+        part = "test" if dataset.test else "validation"
+        examples = dataset.held_out()[part]
         path = self.seed_folder / "probabilities.npz"
         try:
             with np.load(path) as stored:
-                self.probabilities = stored[self.shown]
+                outputs = stored[part]
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise FinetuneError(f"{path} is damaged: remove {self.seed_folder} to train this seed again") from error
-        self.gold = task.classes(self.examples, dataset.labels)
+        self.shown = HeldOut(part, best["seed"], examples, dataset.task.targets(examples), outputs)
 
     def write(self) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
         results = self._results()
         self._write_final(results)
-        matrix = confusion(self.gold, self.probabilities, len(self.dataset.labels))
-        worst = report.mistakes(self.examples, self.gold, self.probabilities, self.dataset.labels)
-        report.write_confusion_csv(matrix, self.dataset.labels, self.out / "confusion.csv")
-        title = f"{self.shown} texts, seed {self.best['seed']}"
-        report.draw_confusion(matrix, self.dataset.labels, self.out / "confusion.png", title)
-        write_text(self.out / "mistakes.md", report.mistakes_markdown(worst, self.settings.show_text == "yes"))
+        self.dataset.task.write_files(self.out, self.shown, self.settings)
         write_json(self.out / "results.json", results)
-        self._say(results, matrix)
+        self._say(results)
         return results
 
     def _results(self) -> dict:
@@ -198,9 +194,7 @@ class Results:
         return {
             "validation": combined([found["validation"] for found in self.found]),
             "test": combined(test) if self.dataset.test else None,
-            "labels": self.dataset.labels,
-            "per_class": {self.shown: per_class(self.gold, self.probabilities, self.dataset.labels)},
-            "majority": self._majority(),
+            **self.dataset.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
             "learning_rate": self.settings.learning_rate,
@@ -212,34 +206,18 @@ class Results:
             "data": self.best["data"],
         }
 
-    def _majority(self) -> dict[str, float]:
-        """The accuracy of always answering with the most frequent class of the training texts, on held-out ones."""
-        labels = self.dataset.labels
-        answer = np.bincount(task.classes(self.dataset.train, labels)).argmax()
-        held_out = {"validation": self.dataset.validation, "test": self.dataset.test}
-        return {name: float((task.classes(rows, labels) == answer).mean()) for name, rows in held_out.items() if rows}
-
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
         settings = replace(self.settings, learning_rate=self.best["learning_rate"])
-        card = model_card(model_config(str(model)), results, self.dataset.columns.texts, settings)
+        card = model_card(self.dataset.task, model_config(str(model)), results, self.dataset.columns.texts, settings)
         with whole_folder(self.out / "final", sum(path.stat().st_size for path in model.iterdir())) as folder:
             shutil.copytree(model, folder, dirs_exist_ok=True)
             write_text(folder / "README.md", card)
 
-    def _say(self, results: dict, matrix: np.ndarray) -> None:
-        say(f"\n{report.scores_table(results['validation'], results['test'])}")
-        majority = results["majority"]
-        say(f"always the most frequent class: {self.shown} accuracy {majority[self.shown]:.3f}")
-        if self.best["validation"]["accuracy"] <= majority["validation"]:
-            say(
-                "The model that is kept is no more accurate on the validation texts than that: "
-                f"{self.best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
-            )
-        which = f"seed {self.best['seed']}, which is kept" if self.settings.seeds > 1 else "by class"
-        if len(self.dataset.labels) <= MOST_CLASSES_SHOWN:
-            say(f"\n{self.shown} texts, {which}:\n{report.per_class_table(results['per_class'][self.shown])}")
-        say(f"\n{report.confusion_table(matrix, self.dataset.labels)}")
-        say(f"\nTrained in {clock(results['seconds'])}. The most confident mistakes are in {self.out / 'mistakes.md'}, "
-            f"the confusions in {self.out / 'confusion.png'}, the model in {self.out / 'final'}. Try it:")  # fmt: skip
+    def _say(self, results: dict) -> None:
+        task = self.dataset.task
+        say(f"\n{report.scores_table(task.shown, results['validation'], results['test'])}")
+        for sentence in task.tell(self.out, results, self.best, self.shown, self.settings.seeds):
+            say(sentence)
+        say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}. Try it:")
         say(f"  python -m finetune.predict --model {self.out / 'final'} FILE")

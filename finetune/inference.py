@@ -1,4 +1,4 @@
-"""What a classifier thinks of encoded texts."""
+"""What a fine-tuned model makes of encoded texts."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -6,21 +6,23 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
-from model import BertForSequenceClassification
+from model.bert import BertWithHead
 from pretrain.engine.batches import share
 from pretrain.engine.distributed import World
 
-from .data import BatchMaker
+from .batches import BatchMaker
+from .tasks import Task
 
 
 @torch.inference_mode()
-def probabilities(
-    model: BertForSequenceClassification,
+def outputs(
+    task: Task,
+    model: BertWithHead,
     maker: BatchMaker,
     precision: Callable[[], AbstractContextManager],
     world: World,
 ) -> np.ndarray:
-    """The probability of each class for each text, the mean over its windows: float32 [n, C].
+    """The task's outputs for each text, the mean over its windows: float32 [n, C].
 
     The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
     """
@@ -32,7 +34,7 @@ def probabilities(
     for sequences, batch in maker.sequences(share(encoded.lengths(), world)):
         with precision():
             logits = model(batch.to(device)).logits
-        each = logits.float().softmax(-1).cpu() * batch.weights[:, None]
+        each = task.outputs(logits).cpu() * batch.weights[:, None]
         np.add.at(found, encoded.text[sequences], each.numpy())
     model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()

@@ -1,16 +1,19 @@
-"""README.md of a fine-tuned model folder: what it tells apart, how well, how to use it."""
+"""README.md of a fine-tuned model folder: what it learned, how well, how to use it."""
 
 from model import BertConfig
 
-from .report import SHOWN, score
+from .report import score
 from .settings import FinetuneSettings
+from .tasks import Task
 
-_ROWS = dict(list(SHOWN.items())[:4])
+_MOST_ROWS = 4
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "dropout", "metric", "class_weights", "long_text",
              "from_scratch", "precision", "seed")  # fmt: skip
 
 
-def model_card(config: BertConfig, results: dict, text_columns: tuple[str, ...], settings: FinetuneSettings) -> str:
+def model_card(
+    task: Task, config: BertConfig, results: dict, text_columns: tuple[str, ...], settings: FinetuneSettings
+) -> str:
     """The model card, with the metadata block that model hubs read.
 
     Args:
@@ -18,49 +21,38 @@ def model_card(config: BertConfig, results: dict, text_columns: tuple[str, ...],
     """
     held_out = "test" if results["test"] else "validation"
     what = "pairs of texts" if len(text_columns) > 1 else "texts"
-    num_seeds = len(results["validation"]["accuracy"]["seeds"])
+    card = task.card(config, results, held_out, is_pair=len(text_columns) > 1)
+    num_seeds = len(results["validation"]["loss"]["seeds"])
     best = results["best_seed"] - settings.seed
     rows = "\n".join(
         f"| {name} | {results[held_out][key]['seeds'][best]:.3f} | {score(results[held_out][key])} |"
-        for name, key in _ROWS.items()
+        for name, key in list(task.shown.items())[:_MOST_ROWS]
     )
-    classes = "\n".join(
-        f"| {row['label'].replace('|', ' ')} | {row['precision']:.3f} | {row['recall']:.3f} | {row['f1']:.3f} | "
-        f"{row['support']:,} |"
-        for row in results["per_class"][held_out]
-    )
-    arguments = '{"text": "One text.", "text_pair": "Another."}' if len(text_columns) > 1 else '"One text."'
-    use = f"""```python
-from transformers import pipeline
-
-classify = pipeline("text-classification", model="path/to/this/folder", top_k=None)
-print(classify({arguments}, truncation=True))
-```"""
-    if config.classifier_hidden_layers:
+    use = f"```python\n{card.example}\n```"
+    if not card.example:
         use = "Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`."
     elif settings.long_text != "head":
         use += "\n\nOf long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of\n"
         use += f"training ({settings.long_text})."
     metrics = "\n".join(
-        f"    - {{type: {kind}, value: {results[held_out][kind]['seeds'][best]:.4f}}}"
-        for kind in ("accuracy", "macro_f1")
+        f"    - {{type: {kind}, value: {results[held_out][kind]['seeds'][best]:.4f}}}" for kind in card.metrics
     )
     chosen_settings = "\n".join(f"| {name} | {getattr(settings, name)} |" for name in _SETTINGS)
-    library = "" if config.classifier_hidden_layers else "library_name: transformers\n"
+    library = "library_name: transformers\n" if card.example else ""
     chosen = "best epoch and seed chosen on them" if held_out == "validation" else "they chose nothing"
     return f"""---
-{library}pipeline_tag: text-classification
-tags: [bert, text-classification, domain-bert]
+{library}pipeline_tag: {card.kind}
+tags: [bert, {card.kind}, domain-bert]
 model-index:
-- name: a classifier of a domain
+- name: {card.name}
   results:
-  - task: {{type: text-classification}}
+  - task: {{type: {card.kind}}}
     dataset: {{type: private, name: {held_out} texts}}
     metrics:
 {metrics}
 ---
 
-# A classifier of {what} in {config.num_labels} classes
+# {card.title}
 
 {config.num_hidden_layers} layers x {config.hidden_size}, up to {settings.sequence_length} tokens. Fine-tuned on
 {results["rows"]["train"]:,} {what}; measured on {results["rows"][held_out]:,} {held_out} texts ({chosen}).
@@ -71,11 +63,7 @@ model-index:
 |---|---|---|
 {rows}
 
-Always the most frequent class: accuracy {results["majority"][held_out]:.3f}.
-
-| class | precision | recall | F1 | texts |
-|---|---|---|---|---|
-{classes}
+{card.findings}
 
 ## Settings
 

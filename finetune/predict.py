@@ -1,4 +1,4 @@
-"""A fine-tuned model at work: the label and all probabilities of every text. `python -m finetune.predict`"""
+"""A fine-tuned model at work: what it makes of every text. `python -m finetune.predict`"""
 
 import csv
 import json
@@ -20,9 +20,8 @@ from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
 from .errors import FinetuneError
-from .tables import BadRows
+from .rows import BadRows, Columns, example_of, find_columns
 
-LABEL, PROBABILITIES = "predicted_label", "probabilities"
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
 ROWS_AT_ONCE = 1024
 # What became of texts that are longer than the model reads.
@@ -82,7 +81,7 @@ def run(settings: PredictSettings) -> None:
     from pretrain.engine.folder import require_made
     from pretrain.engine.machine import default_threads
 
-    from .classifier import TextClassifier
+    from .predictor import Predictor
 
     check_encoding(settings.encoding)
     check_output(settings.out)
@@ -90,13 +89,13 @@ def run(settings: PredictSettings) -> None:
     sources = input_sources(settings)
     require_made(settings.model, PredictSettings.model, "finetune.run")
     torch.set_num_threads(default_threads())
-    classifier = TextClassifier(settings.model, find_device(settings.device), settings.precision)
+    predictor = Predictor(settings.model, find_device(settings.device), settings.precision)
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0
     try:
         with output(settings.out) as file:
-            writer = Writer(file, form, classifier.labels)
-            for found in predictions(sources, settings, classifier, bad):
+            writer = Writer(file, form, predictor.task)
+            for found in predictions(sources, settings, predictor, bad):
                 writer.write(found)
                 count += len(found)
     except BrokenPipeError:
@@ -105,9 +104,9 @@ def run(settings: PredictSettings) -> None:
         return
     skipped = f", {bad.count:,} of them without a usable text" if bad.count else ""
     long = ""
-    if classifier.num_long:
-        facts = classifier.facts
-        long = f", {classifier.num_long:,} longer than {facts.sequence_length} tokens ({_READ[facts.long_text]})"
+    if predictor.num_long:
+        facts = predictor.facts
+        long = f", {predictor.num_long:,} longer than {facts.sequence_length} tokens ({_READ[facts.long_text]})"
     print(f"{count:,} rows{skipped}{long}, {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
@@ -134,44 +133,37 @@ def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[s
         yield f"{source.name}:{number}", {"text": first} | ({"text_pair": second} if is_pair else {})
 
 
-def predictions(sources: Sequence[Source], settings: PredictSettings, classifier, bad: BadRows):
-    """Lists of (row, label, probabilities float32 [C]), the latter None where a row is skipped, in input order."""
-    from .tasks import classification as task
-
-    is_pair = len(classifier.facts.text_columns) > 1
+def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows):
+    """Lists of (row, output float32 [C]), the latter None where a row is skipped, in input order."""
+    is_pair = len(predictor.facts.text_columns) > 1
     at_once = 1 if not settings.file and sys.stdin.isatty() else ROWS_AT_ONCE
     for source in sources:
         columns = None
         waiting = input_rows(source, settings.encoding, is_pair)
         while part := list(islice(waiting, at_once)):
             if columns is None:
-                columns = text_columns(source, [row for _, row in part], settings, classifier)
-            examples = [task.example_of(place, row, columns, bad) for place, row in part]
+                columns = text_columns(source, [row for _, row in part], settings, predictor)
+            examples = [example_of(predictor.task, place, row, columns, bad) for place, row in part]
             usable = [example for example in examples if example]
-            probabilities = classifier.probabilities(usable) if usable else np.empty((0, 1))
-            found = zip(task.decode(probabilities, classifier.labels), probabilities, strict=True)
-            answers = [next(found) if example else (None, None) for example in examples]
-            yield [(row, *answer) for (_, row), answer in zip(part, answers, strict=True)]
+            outputs = iter(predictor.outputs(usable) if usable else ())
+            yield [(row, next(outputs) if example else None) for (_, row), example in zip(part, examples, strict=True)]
 
 
-def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: PredictSettings, classifier):
+def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: PredictSettings, predictor) -> Columns:
     """The columns of the texts: those named, else those of training, else those with a usual name.
 
     Raises:
         FinetuneError: there are none, or one text where the model was trained on pairs, or the reverse.
     """
-    from .tasks import classification as task
-
-    trained = classifier.facts.text_columns
+    trained = predictor.facts.text_columns
     if not source.has_rows:
         if settings.text_column:
             raise FinetuneError(f"{source.shown} is plain text without columns: leave --text-column out")
-        return task.Columns(("text", "text_pair")[: max(1, len(trained))], None)
+        return Columns(("text", "text_pair")[: max(1, len(trained))], None)
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())
-    columns = task.find_columns(
-        source.shown, sample, wanted, None, labelled=False, show_text=settings.show_text == "yes"
-    )
+    show_text = settings.show_text == "yes"
+    columns = find_columns(predictor.task, source.shown, sample, wanted, None, labelled=False, show_text=show_text)
     if trained and len(columns.texts) != len(trained):
         kinds = {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(
@@ -182,47 +174,41 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
 
 
 class Writer:
-    """Rows with their predictions as JSON lines or CSV.
+    """Rows with their predictions as JSON lines or CSV (see `Task.prediction`). All columns of the input stay."""
 
-    JSON lines get `predicted_label` and `probabilities`, CSV `predicted_label` and a column `probability_LABEL` for
-    each label. All columns of the input stay.
-    """
-
-    def __init__(self, file: TextIO, form: str, labels: Sequence[str]):
-        self.file, self.form, self.labels = file, form, labels
+    def __init__(self, file: TextIO, form: str, task):
+        self.file, self.form, self.task = file, form, task
         self._csv: csv.DictWriter | None = None
-        self._own = [LABEL, PROBABILITIES] if form == "jsonl" else [LABEL, *(f"probability_{x}" for x in labels)]
+        self._own = task.prediction_names(is_table=form == "csv")
 
-    def write(self, found: Sequence[tuple[dict[str, Any], str | None, Any]]) -> None:
+    def write(self, found: Sequence[tuple[dict[str, Any], np.ndarray | None]]) -> None:
         """Write rows (see `predictions`).
 
         Raises:
             FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV.
         """
-        for row, label, probabilities in found:
+        for row, output in found:
             taken = [name for name in self._own if name in row]
             if taken:
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
-            self._write_row(row, label, probabilities)
+            self._write_row(row, output)
         self.file.flush()
 
-    def _write_row(self, row: dict[str, Any], label: str | None, probabilities) -> None:
-        each = None
-        if probabilities is not None:
-            each = {name: round(float(p), 6) for name, p in zip(self.labels, probabilities, strict=True)}
+    def _write_row(self, row: dict[str, Any], output: np.ndarray | None) -> None:
+        own = dict.fromkeys(self._own)
         if self.form == "jsonl":
-            line = json.dumps({**row, LABEL: label, PROBABILITIES: each}, ensure_ascii=False, default=str)
-            self.file.write(line + "\n")
+            own = own if output is None else self.task.prediction(output)
+            self.file.write(json.dumps({**row, **own}, ensure_ascii=False, default=str) + "\n")
             return
         if self._csv is None:
-            self._csv = csv.DictWriter(self.file, [*row, *self._own], restval="", lineterminator="\n")
+            self._csv = csv.DictWriter(self.file, [*row, *self._own], lineterminator="\n")
             self._csv.writeheader()
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
             raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
-        own = {f"probability_{name}": p for name, p in (each or {}).items()}
+        own = own if output is None else self.task.flat_prediction(output)
         plain = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        self._csv.writerow({**plain, LABEL: label, **own})
+        self._csv.writerow({**plain, **own})
 
 
 def output_format(settings: PredictSettings) -> str:

@@ -14,7 +14,7 @@ from pretrain.engine.interruption import Interruption
 from .errors import FinetuneError
 from .resolve import learning_rate, model_config
 from .settings import FinetuneSettings
-from .training import Material, SeedTraining, judge
+from .training import Material, SeedTraining
 
 # Of the rate that `auto` takes; every model has as many tries.
 CANDIDATES = (0.3, 1.0, 3.0)
@@ -68,7 +68,7 @@ class RateSearch:
         return training.results()["validation"]
 
     def _choose(self, tried: dict[str, dict[str, float]]) -> dict:
-        best = min(tried, key=lambda rate: judge(tried[rate], self.settings.metric))
+        best = min(tried, key=lambda rate: self.material.dataset.task.judge(tried[rate], self.settings.metric))
         found = {"learning_rate": float(best), "tried": tried, "data": self.material.digest}
         write_json(self.out / "rates.json", found)
         metric = self.settings.metric

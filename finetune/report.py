@@ -6,7 +6,7 @@ import re
 import unicodedata
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -137,12 +137,16 @@ def per_class_table(rows: Sequence[dict]) -> str:
     return _aligned([["class", "precision", "recall", "F1", "texts"], *body])
 
 
-def scores_table(validation: dict | None, test: dict | None) -> str:
-    """The results of `metrics.combined` as text, a column for each part that was measured."""
+def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict | None) -> str:
+    """The results of `metrics.combined` as text, a column for each part that was measured.
+
+    Args:
+        shown: title -> name of the scores.
+    """
     parts = {name: found for name, found in (("validation", validation), ("test", test)) if found is not None}
-    rows = [[title, *(score(found[metric]) for found in parts.values())] for title, metric in SHOWN.items()]
+    rows = [[title, *(score(found[metric]) for found in parts.values())] for title, metric in shown.items()]
     text = _aligned([["", *parts], *rows])
-    seeds = max(len(found["accuracy"]["seeds"]) for found in parts.values())
+    seeds = max(len(found["loss"]["seeds"]) for found in parts.values())
     return text if seeds == 1 else f"{text}\nmean ± standard deviation over {seeds} seeds"
 
 

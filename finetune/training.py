@@ -1,7 +1,6 @@
 """One seed: from the pretrained model to its results on the validation and the test texts."""
 
 import json
-import math
 import os
 import shutil
 import time
@@ -15,7 +14,7 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.files import flush_to_disk, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertForSequenceClassification
+from model.bert import BertWithHead
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
@@ -31,19 +30,17 @@ from pretrain.engine.progress import MetricsFile, Progress, Silence
 from pretrain.engine.run import Run
 from pretrain.engine.threads import Threads
 
-from .classifier import Facts, TextClassifier, open_classifier
-from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts, collapse_of
-from .data import BatchMaker, Encoded, TextStream
+from .batches import BatchMaker, Encoded, TextStream, encode
+from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
 from .errors import FinetuneError
-from .inference import probabilities
+from .inference import outputs
+from .predictor import Facts, Predictor
 from .settings import FinetuneSettings
-from .tasks import classification as task
+from .tasks import Task
 
 # Seconds of a time budget kept for the last checkpoint.
 _SAVING = 1.0
-# Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
-_AS_GOOD = 0.5
 _ANOTHER_RUN = "was trained on other texts, with others held back, or from another model: give another --out"
 
 
@@ -58,26 +55,18 @@ class Material:
     digest: str
 
 
-def judge(results: dict[str, float], metric: str) -> list[float]:
-    """Validation results as numbers of which the lowest are best: the metric, and the loss where that is equal."""
-    value = results[metric]
-    return [value if metric == "loss" else -value, results["loss"]]
-
-
-def best_of(seeds: Sequence[dict], metric: str, num_texts: int) -> dict:
+def best_of(task: Task, seeds: Sequence[dict], metric: str, num_texts: int) -> dict:
     """The seed to keep: of those as good as the best one on the validation texts, the one of the lowest loss there.
 
-    As good is what is not half a standard error worse: on a few dozen texts the differences between seeds are mostly
-    chance, and the loss has less of it (compare the one-standard-error rule of Breiman et al. 1984, section 3.4.3).
+    Differences that so few texts cannot tell (see `Task.tolerance`) choose nothing, as the best of them is luck.
 
     Args:
-        seeds: the results of each; "validation" has its scores.
+        seeds: results of each, with "validation".
         num_texts: how many validation texts there are.
     """
-    best = min((seed["validation"] for seed in seeds), key=lambda scores: judge(scores, metric))
-    if metric != "loss":
-        least = best[metric] - _AS_GOOD * math.sqrt(best["accuracy"] * (1 - best["accuracy"]) / num_texts)
-        seeds = [seed for seed in seeds if seed["validation"][metric] >= least]
+    best = min((seed["validation"] for seed in seeds), key=lambda scores: task.judge(scores, metric))
+    most = task.judge(best, metric)[0] + task.tolerance(best, metric, num_texts)
+    seeds = [seed for seed in seeds if task.judge(seed["validation"], metric)[0] <= most]
     return min(seeds, key=lambda seed: seed["validation"]["loss"])
 
 
@@ -98,8 +87,8 @@ class SeedTraining:
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.restarts = Restarts(out / "restarts.json", material.digest)
         self.gold = material.validation.labels()
-        balanced = settings.class_weights == "balanced"
-        self.objective = task.objective(material.train, len(material.dataset.labels), balanced)
+        self.task = material.dataset.task
+        self.objective = self.task.objective(material.train, settings)
 
     def _maker(self, encoded: Encoded, places: Sequence[str] = ()) -> BatchMaker:
         return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens, places)
@@ -143,7 +132,7 @@ class SeedTraining:
 
     def _run(self) -> Run:
         newest = self.world.first(lambda: str(self.checkpoints.newest_intact() or ""))
-        model, state = self._open(Path(newest)) if newest else (self._fresh_model(), {})
+        model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
         model.to(self.settings.device)
         if self.settings.freeze_encoder:
             model.freeze_encoder()
@@ -162,29 +151,19 @@ class SeedTraining:
         run.progress.close()
         return run
 
-    def _fresh_model(self) -> BertForSequenceClassification:
-        settings = self.settings
-        return task.build_model(
-            settings.model,
-            self.material.dataset.labels,
-            self.seed,
-            settings.dropout,
-            settings.hidden_layers,
-            settings.from_scratch,
-        )
-
-    def _open(self, checkpoint: Path) -> tuple[BertForSequenceClassification, dict]:
+    def _open(self, checkpoint: Path) -> tuple[BertWithHead, dict]:
         state = read_state(checkpoint, ["data", "reserve"])
         if state["data"] != self.material.digest:
             raise FinetuneError(f"{checkpoint} {_ANOTHER_RUN}")
-        return open_classifier(checkpoint), state
+        return self.task.open_model(checkpoint), state
 
-    def _evaluate(self, model: BertForSequenceClassification) -> dict[str, float]:
+    def _evaluate(self, model: BertWithHead) -> dict[str, float]:
         maker = self._maker(self.material.validation)
-        return task.metrics(self.gold, probabilities(model, maker, self.precision, self.world))
+        return self.task.scores(self.gold, outputs(self.task, model, maker, self.precision, self.world))
 
     def _summary(self, results: dict[str, float]) -> str:
-        shown = dict.fromkeys(["accuracy", "macro_f1", self.settings.metric, "loss"])
+        first = list(self.task.shown.values())[:2]
+        shown = dict.fromkeys([*first, self.settings.metric, "loss"])
         return "validation " + ", ".join(f"{name.replace('_', '-')} {results[name]:.3f}" for name in shown)
 
     def _make_run(self, learner: Learner, state: dict) -> Run:
@@ -196,7 +175,7 @@ class SeedTraining:
             settings=replace(settings, learning_rate=rate),
             checkpoints=self.checkpoints,
             progress=self._progress(state) if self.world.is_main else Silence(),
-            judge=partial(judge, metric=settings.metric),
+            judge=partial(self.task.judge, metric=settings.metric),
             interruption=self.interruption,
             patience=settings.patience,
             reserve=reserve,
@@ -229,25 +208,27 @@ class SeedTraining:
             )
         return reserve
 
-    def _best(self, run: Run) -> BertForSequenceClassification:
+    def _best(self, run: Run) -> BertWithHead:
         checkpoint = self.checkpoints.path(run.counters.best_step)
         if damage := damage_of(checkpoint):
             raise FinetuneError(f"{damage}: remove {self.out} to train this seed again")
-        return open_classifier(checkpoint)
+        return self.task.open_model(checkpoint)
 
     def _collapse(self, run: Run) -> Collapse | None:
         """Whether the best checkpoint learned nothing, asked of some of the training texts."""
         if run.counters.step < FEWEST_STEPS:
             return None
-        settings, dataset = self.settings, self.material.dataset
-        examples = sampled(dataset.train)
-        encoded = task.encode(
-            examples, dataset.labels, self.material.tokenizer, settings.sequence_length, settings.long_text
+        settings, examples = self.settings, sampled(self.material.dataset.train)
+        encoded = encode(
+            examples,
+            self.task.targets(examples),
+            self.material.tokenizer,
+            settings.sequence_length,
+            settings.long_text,
         )
-        given = probabilities(self._best(run).to(settings.device), self._maker(encoded), self.precision, World())
-        weights = self.objective.class_weights
-        weights = None if weights is None else weights.numpy()
-        return collapse_of(encoded.labels(), given, weights, run.settings.learning_rate)
+        best = self._best(run).to(settings.device)
+        given = outputs(self.task, best, self._maker(encoded), self.precision, World())
+        return self.task.collapse(encoded, given, self.objective, run.settings.learning_rate)
 
     def _finish(self, run: Run, collapse: Collapse | None) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
@@ -255,14 +236,14 @@ class SeedTraining:
         best = self._best(run)
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
-            Facts(dataset.columns.texts, settings.sequence_length, settings.long_text).write(folder)
-        classifier = TextClassifier(self.out / "model", settings.device)
-        held_out = {"validation": dataset.validation, "test": dataset.test}
-        found = {name: classifier.probabilities(examples) for name, examples in held_out.items() if examples}
+            Facts(dataset.columns.texts, settings.sequence_length, settings.long_text, self.task.name).write(folder)
+        predictor = Predictor(self.out / "model", settings.device, task=self.task)
+        held_out = dataset.held_out()
+        found = {name: predictor.outputs(examples) for name, examples in held_out.items()}
         np.savez(self.out / ".probabilities.npz", **found)
         flush_to_disk(self.out / ".probabilities.npz")
         os.replace(self.out / ".probabilities.npz", self.out / "probabilities.npz")
-        scores = {name: task.metrics(task.classes(held_out[name], dataset.labels), p) for name, p in found.items()}
+        scores = {name: self.task.scores(self.task.targets(held_out[name]), p) for name, p in found.items()}
         results = {
             "validation": scores["validation"],
             "test": scores.get("test"),

@@ -16,7 +16,7 @@ import yaml
 
 from data_prep.run import main as prepare
 from data_prep.text import builtin
-from finetune.classifier import Facts
+from finetune.predictor import Facts
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from pretrain.engine.checkpoint import save_model_folder
 

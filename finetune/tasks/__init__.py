@@ -1,1 +1,209 @@
-"""One file for each task: what it reads, how it is encoded, what it learns, how it is judged."""
+"""What a fine-tuning learns, as an object that is handed in: everything that one task knows and no other needs to."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+from torch import Tensor, nn
+
+from model import BertConfig
+from model.bert import BertWithHead
+
+from ..batches import Encoded, LabelledBatch
+from ..collapse import Collapse
+from ..rows import BadRows, Columns, Example, Label
+from ..settings import FinetuneSettings
+
+
+class Objective(Protocol):
+    """What the loop asks of a task: sums over the targets of a micro-batch."""
+
+    def counts(self, batch: LabelledBatch) -> dict[str, float]:
+        """Number of targets by name; no model needed."""
+
+    def loss_sums(self, model: nn.Module, batch: LabelledBatch) -> dict[str, Tensor]:
+        """Sums of losses of the same names: scalars with gradients."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The texts that results are shown on, and what the best seed's model makes of them."""
+
+    part: str
+    """"test", or "validation" where there is no test part."""
+    seed: int
+    examples: Sequence[Example]
+    targets: np.ndarray
+    """[n], see `Task.targets`."""
+    outputs: np.ndarray
+    """Float32 [n, C], see `Task.outputs`."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A task's own parts of a model card, in Markdown."""
+
+    kind: str
+    """The task as model hubs call it."""
+    name: str
+    """Of the model, for the index of a hub."""
+    title: str
+    findings: str
+    """Below the table of results."""
+    metrics: tuple[str, ...]
+    """For the index of a hub."""
+    example: str
+    """Python that asks the model with transformers; empty where transformers cannot."""
+
+
+class Task(ABC):
+    """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
+
+    Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text.
+    """
+
+    name: str
+    """In finetune.json."""
+    label_columns: tuple[str, ...]
+    """Usual names of the column of labels."""
+    shown: Mapping[str, str]
+    """The scores that tables show, the most important first: title -> name."""
+    metrics: tuple[str, ...]
+    """The names of all scores. One of them is "loss"."""
+    lower_is_better: frozenset[str] = frozenset({"loss"})
+
+    # --- rows
+
+    @abstractmethod
+    def label_of(self, row: Mapping[str, Any], column: str) -> Label:
+        """The label of a row; raises ValueError with what is wrong with it ("has no ...")."""
+
+    @abstractmethod
+    def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> Self:
+        """The task as its training rows define it.
+
+        Raises:
+            FinetuneError: nothing can be learned of them.
+        """
+
+    @abstractmethod
+    def of_model(self, config: BertConfig) -> Self:
+        """The task that a fine-tuned model was trained for."""
+
+    @abstractmethod
+    def facts(self) -> list[str]:
+        """What the training rows defined, for a digest."""
+
+    def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
+        """Rows of a further file that the task can judge; tells `bad` of the others."""
+        yield from examples
+
+    def stratum(self, example: Example) -> str:
+        """Of each stratum the same share is held back."""
+        return ""
+
+    def describe(self, train: Sequence[Example]) -> list[str]:
+        """Sentences about the labels of the training rows."""
+        return []
+
+    # --- learning
+
+    @abstractmethod
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """What is to be learned of each example: [n] of numbers; any for one without a label."""
+
+    @abstractmethod
+    def build_model(self, settings: FinetuneSettings, seed: int) -> BertWithHead:
+        """The pretrained encoder of `settings.model` under a new head, or the same with nothing pretrained.
+
+        Raises:
+            FinetuneError: the folder cannot be used.
+        """
+
+    @abstractmethod
+    def open_model(self, folder: Path) -> BertWithHead:
+        """A fine-tuned model; raises FinetuneError where the folder holds none, or one of another task."""
+
+    @abstractmethod
+    def objective(self, train: Encoded, settings: FinetuneSettings) -> Objective:
+        """What is learned from these texts."""
+
+    def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
+        """What a training that learned nothing ended at, by its outputs for training texts; else None."""
+        return None
+
+    # --- judging
+
+    @abstractmethod
+    def outputs(self, logits: Tensor) -> Tensor:
+        """Logits of sequences -> float32 [N, C]; those of a text are the mean over its windows."""
+
+    @abstractmethod
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """The `metrics` of held-out texts."""
+
+    def judge(self, scores: Mapping[str, float], metric: str) -> list[float]:
+        """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal."""
+        value = scores[metric]
+        return [value if metric in self.lower_is_better else -value, scores["loss"]]
+
+    def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
+        """How far below the best seed's metric on so many texts another one is still as good."""
+        return 0.0
+
+    def baselines(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """What learns without a BERT: name -> part that is held out -> outputs."""
+        return {}
+
+    # --- telling
+
+    def results(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], shown: HeldOut
+    ) -> dict[str, Any]:
+        """What results.json has beside the scores."""
+        return {}
+
+    def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
+        """Write the task's own result files."""
+        return None
+
+    def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
+             seeds: int) -> list[str]:  # fmt: skip
+        """What is said below the table of scores.
+
+        Args:
+            results: content of results.json.
+            best: results of the seed that is kept.
+        """
+        return []
+
+    @abstractmethod
+    def card(self, config: BertConfig, results: Mapping[str, Any], part: str, is_pair: bool) -> Card:
+        """The task's parts of the model card."""
+
+    @abstractmethod
+    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """The output float32 [C] of a text, as JSON lines have it."""
+
+    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """The same as columns of a table."""
+        return self.prediction(output)
+
+    def prediction_names(self, is_table: bool) -> list[str]:
+        """The names in a prediction."""
+        nothing = np.zeros(self.num_outputs, np.float32)
+        return list(self.flat_prediction(nothing) if is_table else self.prediction(nothing))
+
+    @property
+    @abstractmethod
+    def num_outputs(self) -> int:
+        """C."""
+
+    @abstractmethod
+    def shown_target(self, target: Any) -> str:
+        """A target as a person reads it."""

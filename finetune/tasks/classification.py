@@ -1,11 +1,10 @@
-"""Classification of texts and of pairs of texts (Devlin et al. 2019, section 4.1): what is this task's own."""
+"""Classification of texts and of pairs of texts (Devlin et al. 2019, section 4.1)."""
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,212 +13,303 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.console.screen import say
-from data_prep.text import builtin
-from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
-from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.files import write_text
+from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertForSequenceClassification, ModelError
+from model import BertConfig, BertForSequenceClassification, ModelError
 from model.initialisation import start_positions
 
-from ..data import Encoded, LabelledBatch, encode_texts
+from .. import baselines, report
+from ..batches import Encoded, LabelledBatch
+from ..collapse import Collapse, collapse_of
 from ..errors import FinetuneError
-from ..long_text import LongText
-from ..metrics import scores
-from ..tables import BadRows, table_rows
+from ..metrics import METRICS, confusion, per_class, scores
+from ..rows import BadRows, Columns, Example
+from ..settings import FinetuneSettings
+from . import Card, HeldOut, Task
 
-NAME = "classification"
-BUILTIN = "builtin"
-PAIR_COLUMNS = (
-    ("text_a", "text_b"), ("text", "text_pair"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"), ("question1", "question2"), ("question", "answer"), ("query", "passage"),
-)  # fmt: skip
-LABEL_COLUMNS = ("label", "labels", "class", "category", "target", "sentiment")
-# Of the rows at the front of a file, for finding its columns.
-_SAMPLED_ROWS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Where the text (or the pair of texts), the class, and whose text it is, are."""
-
-    texts: tuple[str, ...]
-    label: str | None
-    group: str | None = None
-
-    def __str__(self) -> str:
-        texts = " and ".join(f'"{name}"' for name in self.texts)
-        others = [("labels", self.label), ("groups", self.group)]
-        return f"texts in {texts}" + "".join(f', {what} in "{name}"' for what, name in others if name)
-
-    def named(self) -> list[str]:
-        """All of them."""
-        return [*self.texts, *filter(None, (self.label, self.group))]
+TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
+# So many classes may have a single text each; more are names or numbers of the rows.
+MOST_SMALL_CLASSES = 50
+# With more classes the scores of each are not shown.
+MOST_CLASSES_SHOWN = 50
+# Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
+_AS_GOOD = 0.5
+LABEL, PROBABILITIES = "predicted_label", "probabilities"
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A row: `place` is for people ("train.jsonl:17"); `text_pair`, `label` and `group` may be absent."""
-
-    place: str
-    text: str
-    text_pair: str | None = None
-    label: str | None = None
-    group: str | None = None
-    """Whose text it is: rows of one group must not be held out from each other."""
-
-
-# --- rows
-
-
-def columns_of_file(
-    path: str,
-    encoding: str,
-    texts: Sequence[str],
-    label: str | None,
-    group: str | None = None,
-    show_text: bool = True,
-) -> Columns:
-    """The columns of a file of labelled texts (see `find_columns`)."""
-    if path == BUILTIN:
-        return Columns(("text",), "label")
-    sample = [row for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS)]
-    return find_columns(path, sample, texts, label, group, labelled=True, show_text=show_text)
-
-
-def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
-    """Raises FinetuneError where a further file lacks a column that the training file has."""
-    names = sorted({name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row})
-    for name in columns.named():
-        if name not in names:
-            there = f"among {column_names(names, show_text)}" if names else "and no rows"
-            raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
-
-
-def find_columns(
-    path: str,
-    sample: Sequence[dict[str, Any]],
-    texts: Sequence[str],
-    label: str | None,
-    group: str | None = None,
-    *,
-    labelled: bool,
-    show_text: bool = True,
-) -> Columns:
-    """The columns of rows: those that are named, else those with a usual name, else the only one of text.
+class Classification(Task):
+    """One of several classes for each text.
 
     Args:
-        path: where the rows are from, for messages.
-        sample: the first rows.
-        texts, label, group: names given by a person; empty and None if not.
-        labelled: whether a column of labels is needed.
-        show_text: whether messages may show what could be text, as names of columns can be.
-
-    Raises:
-        FinetuneError: there is no such column, or it cannot be told which one.
+        labels: the names of the classes, once they are known.
     """
-    names = list(dict.fromkeys(name for row in sample for name in row))
-    if not names:
-        wanted = "texts and labels" if labelled else "texts"
-        raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
-    shown = column_names(names, show_text)
-    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group)]
-    for option, name in given:
-        if name is not None and name not in names:
-            near = listing(get_close_matches(name, names, n=1))
-            remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
-            raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
-    if labelled and label is None:
-        label = _usual(names, LABEL_COLUMNS)
-        if label is None:
+
+    name = "classification"
+    label_columns = ("label", "labels", "class", "category", "target", "sentiment")
+    shown, metrics = report.SHOWN, METRICS
+
+    def __init__(self, labels: Sequence[str] = ()):
+        self.labels = list(labels)
+
+    # --- rows
+
+    def label_of(self, row: Mapping[str, Any], column: str) -> str:
+        """The name of a row's class, from a text or a whole number; raises ValueError with what is wrong with it."""
+        value = row.get(column)
+        if isinstance(value, float):
+            if math.isnan(value):
+                value = None
+            elif value.is_integer():
+                value = int(value)
+            else:
+                raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise ValueError(f'has no "{column}"')
+        if not isinstance(value, str | int):
+            raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
+        return whole_characters(" ".join(str(value).split()))
+
+    def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Classification":
+        """Raises FinetuneError where there are not two classes, or where they are texts or numbers of the rows."""
+        show_text = settings.show_text == "yes"
+        labels = label_names(train, show_text)
+        if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
             raise FinetuneError(
-                f"{path} has no column of labels that can be told by its name among {shown}: pass --label-column"
+                f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: '
+                "name the column of classes with --label-column"
             )
-    if label in texts:
-        raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
-    texts = tuple(texts) or _text_columns(path, sample, [name for name in names if name != group], label, show_text)
-    return Columns(texts, label, group)
+        if not show_text and any(is_text(label) for label in labels):
+            raise FinetuneError(
+                f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
+                "the column of classes with --label-column, or give the classes short names"
+            )
+        return Classification(labels)
 
+    def of_model(self, config: BertConfig) -> "Classification":
+        """The classes are the label names of the model."""
+        return Classification([(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)])
 
-def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
-    lowered = {name.lower(): name for name in names}
-    return next((lowered[name] for name in usual if name in lowered), None)
+    def facts(self) -> list[str]:
+        """The names of the classes."""
+        return self.labels
 
+    def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
+        """Those of known classes; the label of the others may be a text."""
+        known, shown = set(self.labels), listing(self.labels, 8)
+        for example in examples:
+            if example.label in known:
+                yield example
+            else:
+                label = f"the label {example.label!r:.42}, which" if show_text else "a label that"
+                bad(example.place, f"has {label} does not occur in training ({shown})")
 
-def _text_columns(
-    path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
-) -> tuple[str, ...]:
-    others = [name for name in names if name != label]
-    for pair in PAIR_COLUMNS:
-        found = tuple(_usual(others, [name]) for name in pair)
-        if all(found):
-            return found
-    usual = _usual(others, TEXT_COLUMNS)
-    if usual:
-        return (usual,)
-    texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]
-    if len(texts) != 1 or not show_text:
-        raise FinetuneError(
-            f"{path}: the column of texts cannot be told by its name among {column_names(names, show_text)}: pass "
-            "--text-column with one name, or two for pairs"
+    def stratum(self, example: Example) -> str:
+        """Its class."""
+        return example.label
+
+    def describe(self, train: Sequence[Example]) -> list[str]:
+        """How many texts each class has, and which classes have few."""
+        counts = Counter(example.label for example in train)
+        shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(12)]
+        more = f" and {len(self.labels) - 12} more" if len(self.labels) > 12 else ""
+        sentences = [f"{len(self.labels)} classes: {', '.join(shown)}{more}."]
+        rare = [_short(label) for label in self.labels if counts[label] < 8]
+        if rare:
+            more = f" and {len(rare) - 8} more" if len(rare) > 8 else ""
+            sentences.append(
+                f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes."
+            )
+        return sentences
+
+    # --- learning
+
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """The place of each example's label among the classes: int64 [n]; 0 for one without a label."""
+        ids = {name: index for index, name in enumerate(self.labels)} | {None: 0}
+        return np.array([ids[example.label] for example in examples], dtype=np.int64)
+
+    def build_model(self, settings: FinetuneSettings, seed: int) -> BertForSequenceClassification:
+        """The encoder under a new head of a row for each class (see `Task.build_model`)."""
+        changes = {
+            "id2label": dict(enumerate(self.labels)),
+            "problem_type": "single_label_classification",
+            "classifier_hidden_layers": settings.hidden_layers,
+            "classifier_dropout": None,
+            "hidden_dropout_prob": settings.dropout,
+            "attention_probs_dropout_prob": settings.dropout,
+        }
+        torch.manual_seed(seed)
+        model = _opened(settings.model, new_head=True, **changes)
+        made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
+        if made_anew and not settings.from_scratch:
+            say(f"{settings.model} has no {', '.join(made_anew)}: made anew.")
+        if settings.from_scratch:
+            torch.manual_seed(seed)
+            model = BertForSequenceClassification(model.config)
+            start_positions(model.bert)
+        return model
+
+    def open_model(self, folder: Path) -> BertForSequenceClassification:
+        """Raises FinetuneError where the folder is damaged, is no such classifier, or its head was never trained."""
+        model = _opened(folder)
+        config = model.config
+        if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
+            raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
+                                "give a classifier of one label a text")  # fmt: skip
+        if model.newly_initialised:
+            raise FinetuneError(
+                f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
+                f"finetune.run --model {folder}"
+            )
+        return model
+
+    def objective(self, train: Encoded, settings: FinetuneSettings) -> "ClassificationObjective":
+        """The cross entropy, rare classes counting more where that is asked for."""
+        if settings.class_weights != "balanced":
+            return ClassificationObjective()
+        return ClassificationObjective(balanced_weights(train.labels(), len(self.labels)))
+
+    def collapse(
+        self, train: Encoded, outputs: np.ndarray, objective: "ClassificationObjective", rate: float
+    ) -> Collapse | None:
+        """A loss at the entropy of the labels, or one class for every text."""
+        weights = None if objective.class_weights is None else objective.class_weights.numpy()
+        return collapse_of(train.labels(), outputs, weights, rate)
+
+    # --- judging
+
+    def outputs(self, logits: Tensor) -> Tensor:
+        """Probabilities of the classes."""
+        return logits.float().softmax(-1)
+
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+        """See `finetune.metrics.scores`."""
+        return scores(targets, outputs)
+
+    def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
+        """Half a standard error of the accuracy (docs/fine_tuning.md); the loss decides alone where it is asked for."""
+        if metric == "loss":
+            return 0.0
+        return _AS_GOOD * math.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / num_texts)
+
+    def baselines(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Word counts with a linear model, and the frequencies of the classes."""
+        targets, num = self.targets(train), len(self.labels)
+        balanced = settings.class_weights == "balanced"
+        found = {
+            TFIDF: baselines.tfidf(train, targets, list(held_out.values()), num, balanced),
+            MAJORITY: [baselines.majority(targets, len(rows), num) for rows in held_out.values()],
+        }
+        return {name: dict(zip(held_out, outputs, strict=True)) for name, outputs in found.items()}
+
+    # --- telling
+
+    def results(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], shown: HeldOut
+    ) -> dict[str, Any]:
+        """The classes, the scores of each, and the accuracy of the most frequent one of the training texts."""
+        answer = np.bincount(self.targets(train)).argmax()
+        return {
+            "labels": self.labels,
+            "per_class": {shown.part: per_class(shown.targets, shown.outputs, self.labels)},
+            "majority": {part: float((self.targets(rows) == answer).mean()) for part, rows in held_out.items()},
+        }
+
+    def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
+        """confusion.csv, confusion.png and mistakes.md."""
+        matrix = self._confusion(shown)
+        worst = report.mistakes(shown.examples, shown.targets, shown.outputs, self.labels)
+        report.write_confusion_csv(matrix, self.labels, out / "confusion.csv")
+        title = f"{shown.part} texts, seed {shown.seed}"
+        report.draw_confusion(matrix, self.labels, out / "confusion.png", title)
+        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+
+    def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
+             seeds: int) -> list[str]:  # fmt: skip
+        """The majority, the scores of each class, the confusions, and where the rest is."""
+        majority, part = results["majority"], shown.part
+        sentences = [f"always the most frequent class: {part} accuracy {majority[part]:.3f}"]
+        if best["validation"]["accuracy"] <= majority["validation"]:
+            sentences.append(
+                "The model that is kept is no more accurate on the validation texts than that: "
+                f"{best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
+            )
+        if len(self.labels) <= MOST_CLASSES_SHOWN:
+            which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by class"
+            sentences.append(f"\n{part} texts, {which}:\n{report.per_class_table(results['per_class'][part])}")
+        sentences.append(f"\n{report.confusion_table(self._confusion(shown), self.labels)}")
+        sentences.append(
+            f"\nThe most confident mistakes are in {out / 'mistakes.md'}, the confusions in {out / 'confusion.png'}."
         )
-    return (texts[0],)
+        return sentences
+
+    def _confusion(self, shown: HeldOut) -> np.ndarray:
+        return confusion(shown.targets, shown.outputs, len(self.labels))
+
+    def card(self, config: BertConfig, results: Mapping[str, Any], part: str, is_pair: bool) -> Card:
+        """The scores of each class stand below those of all."""
+        classes = "\n".join(
+            f"| {row['label'].replace('|', ' ')} | {row['precision']:.3f} | {row['recall']:.3f} | {row['f1']:.3f} | "
+            f"{row['support']:,} |"
+            for row in results["per_class"][part]
+        )
+        findings = f"""Always the most frequent class: accuracy {results["majority"][part]:.3f}.
+
+| class | precision | recall | F1 | texts |
+|---|---|---|---|---|
+{classes}"""
+        arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
+        example = f"""from transformers import pipeline
+
+classify = pipeline("text-classification", model="path/to/this/folder", top_k=None)
+print(classify({arguments}, truncation=True))"""
+        return Card(
+            kind="text-classification",
+            name="a classifier of a domain",
+            title=f"A classifier of {'pairs of texts' if is_pair else 'texts'} in {config.num_labels} classes",
+            findings=findings,
+            metrics=("accuracy", "macro_f1"),
+            # Its head has hidden layers that transformers does not know.
+            example="" if config.classifier_hidden_layers else example,
+        )
+
+    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """The most probable class, and the probability of each."""
+        return {LABEL: self.labels[output.argmax()], PROBABILITIES: self._probabilities(output)}
+
+    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """A column for each class."""
+        own = {f"probability_{name}": p for name, p in self._probabilities(output).items()}
+        return {LABEL: self.labels[output.argmax()], **own}
+
+    def _probabilities(self, output: np.ndarray) -> dict[str, float]:
+        return {name: round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
+
+    @property
+    def num_outputs(self) -> int:
+        """A probability for each class."""
+        return len(self.labels)
+
+    def shown_target(self, target: Any) -> str:
+        """The name of the class."""
+        return self.labels[int(target)]
 
 
-def read_rows(path: str, encoding: str, columns: Columns, bad: BadRows) -> Iterator[Example]:
-    """The usable rows of a file, or of the labelled twin of the built-in corpus.
-
-    Raises:
-        FinetuneError: a row lacks a text or a label, and bad rows are not skipped.
-    """
-    if path == BUILTIN:
-        for number, (text, label) in enumerate(builtin.labelled(), 1):
-            yield Example(f"{BUILTIN}:{number}", text, None, label)
-        return
-    for place, row in table_rows(path, encoding, columns.named()):
-        example = example_of(place, row, columns, bad)
-        if example:
-            yield example
-
-
-def example_of(place: str, row: dict[str, Any], columns: Columns, bad: BadRows) -> Example | None:
-    """A row as an example; None for a bad one that is skipped."""
+def _opened(folder: str | Path, **changes: Any) -> BertForSequenceClassification:
     try:
-        texts = [text_of(row, name) for name in columns.texts]
-        label = label_of(row, columns.label) if columns.label else None
-    except ValueError as problem:
-        bad(place, str(problem))
-        return None
-    return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
+        with warnings.catch_warnings():
+            # Said by the caller in a sentence of our own.
+            warnings.simplefilter("ignore", UserWarning)
+            return BertForSequenceClassification.from_pretrained(folder, **changes)
+    except ModelError as error:
+        raise FinetuneError(str(error)) from error
 
 
-def text_of(row: dict[str, Any], column: str) -> str:
-    """The text of a row; raises ValueError with what is wrong with it."""
-    value = row.get(column)
-    if value is None:
-        raise ValueError(f'has no "{column}"')
-    if not isinstance(value, str):
-        raise ValueError(f'has {kind_of(value)} in "{column}", which is not text')
-    if not value.strip():
-        raise ValueError(f'has an empty "{column}"')
-    return whole_characters(value)
-
-
-def label_of(row: dict[str, Any], column: str) -> str:
-    """The name of a row's class, from a text or a whole number; raises ValueError with what is wrong with it."""
-    value = row.get(column)
-    if isinstance(value, float):
-        if math.isnan(value):
-            value = None
-        elif value.is_integer():
-            value = int(value)
-        else:
-            raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise ValueError(f'has no "{column}"')
-    if not isinstance(value, str | int):
-        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
-    return whole_characters(" ".join(str(value).split()))
+def _short(label: str) -> str:
+    return label if len(label) <= 40 else f"{label[:37]}..."
 
 
 def label_names(examples: Iterable[Example], show_text: bool = True) -> list[str]:
@@ -241,77 +331,8 @@ def label_names(examples: Iterable[Example], show_text: bool = True) -> list[str
         return sorted(names)
 
 
-def known_labels(
-    examples: Iterable[Example], labels: Sequence[str], bad: BadRows, show_text: bool = True
-) -> Iterator[Example]:
-    """Examples of known classes; the others are bad rows, whose label may be a text."""
-    known = set(labels)
-    shown = listing(labels, 8)
-    for example in examples:
-        if example.label in known:
-            yield example
-        else:
-            label = f"the label {example.label!r:.42}, which" if show_text else "a label that"
-            bad(example.place, f"has {label} does not occur in training ({shown})")
-
-
-# --- encoding, model, objective, results
-
-
-def encode(
-    examples: Sequence[Example],
-    labels: Sequence[str],
-    tokenizer: WordPieceTokenizer,
-    sequence_length: int,
-    long_text: LongText,
-) -> Encoded:
-    """Examples as sequences of ids (see `data.encode_texts`)."""
-    texts = [(example.text, example.text_pair) for example in examples]
-    return encode_texts(texts, classes(examples, labels), tokenizer, sequence_length, long_text)
-
-
-def classes(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
-    """The place of each example's label among `labels`: int64 [n]; 0 for one without a label."""
-    ids = {name: index for index, name in enumerate(labels)} | {None: 0}
-    return np.array([ids[example.label] for example in examples], dtype=np.int64)
-
-
-def build_model(
-    folder: str, labels: Sequence[str], seed: int, dropout: float, hidden_layers: int = 0, from_scratch: bool = False
-) -> BertForSequenceClassification:
-    """The pretrained encoder of a folder under a new head, or the same model with nothing pretrained.
-
-    Raises:
-        FinetuneError: the folder cannot be used.
-    """
-    changes = {
-        "id2label": dict(enumerate(labels)),
-        "problem_type": "single_label_classification",
-        "classifier_hidden_layers": hidden_layers,
-        "classifier_dropout": None,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-    }
-    torch.manual_seed(seed)
-    try:
-        with warnings.catch_warnings():
-            # Said below in a sentence of our own.
-            warnings.simplefilter("ignore", UserWarning)
-            model = BertForSequenceClassification.from_pretrained(folder, new_head=True, **changes)
-    except ModelError as error:
-        raise FinetuneError(str(error)) from error
-    made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
-    if made_anew and not from_scratch:
-        say(f"{folder} has no {', '.join(made_anew)}: made anew.")
-    if from_scratch:
-        torch.manual_seed(seed)
-        model = BertForSequenceClassification(model.config)
-        start_positions(model.bert)
-    return model
-
-
 class ClassificationObjective:
-    """The cross entropy of the right class; an objective of the loop, as `pretrain.objective.PretrainingObjective`.
+    """The cross entropy of the right class; see `tasks.Objective`.
 
     Args:
         class_weights: float32 [C], how much a text of each class counts.
@@ -337,18 +358,3 @@ def balanced_weights(labels: np.ndarray, num_labels: int) -> Tensor:
     counts = np.bincount(labels, minlength=num_labels)
     weights = np.divide(len(labels), num_labels * counts, out=np.zeros(num_labels), where=counts > 0)
     return torch.from_numpy(weights.astype(np.float32))
-
-
-def objective(train: Encoded, num_labels: int, balanced: bool) -> ClassificationObjective:
-    """What is learned from these texts."""
-    return ClassificationObjective(balanced_weights(train.labels(), num_labels) if balanced else None)
-
-
-def decode(probabilities: np.ndarray, labels: Sequence[str]) -> list[str]:
-    """The most probable class of each text by name: float [n, C] -> n names."""
-    return [labels[index] for index in probabilities.argmax(1)]
-
-
-def metrics(gold: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Held-out results: see `finetune.metrics.scores`."""
-    return scores(gold, probabilities)

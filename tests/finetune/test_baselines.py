@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from finetune.baselines import majority, tfidf
 from finetune.metrics import scores
-from finetune.tasks.classification import Example
+from finetune.rows import Example
 
 WORDS = "heart rate was stable after the dose while blood pressure fell in both groups".split()
 

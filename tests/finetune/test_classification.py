@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 from transformers import BertForSequenceClassification as TheirClassifier
 
 from data_prep.errors import PrepError
-from finetune.data import BatchMaker, TextStream
+from finetune.batches import BatchMaker, TextStream, encode
 from finetune.errors import FinetuneError
-from finetune.tables import BadRows, table_rows
-from finetune.tasks import classification as task
-from finetune.tasks.classification import Columns, Example, find_columns, label_names, label_of, read_rows
+from finetune.rows import BadRows, Columns, Example, columns_of_file, find_columns, read_rows, table_rows
+from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Classification, ClassificationObjective, balanced_weights, label_names
 from model import BertForPreTraining
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
@@ -25,6 +25,21 @@ from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import step
 
 LABELS = ["calm", "loud", "none"]
+TASK = Classification()
+
+
+def built(folder, labels, seed, dropout, **changes):
+    settings = FinetuneSettings(model=str(folder), dropout=dropout, **changes)
+    return Classification(labels).build_model(settings, seed)
+
+
+def encoded_of(examples, labels, tokenizer, length, long_text):
+    return encode(examples, Classification(labels).targets(examples), tokenizer, length, long_text)
+
+
+def objective_of(encoded, balanced):
+    settings = FinetuneSettings(class_weights="balanced" if balanced else "none")
+    return Classification(LABELS).objective(encoded, settings)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,7 +52,7 @@ def one_thread():
 
 
 def columns_of(names, texts=(), label=None, labelled=True, **values):
-    return find_columns("rows.csv", [dict.fromkeys(names, "words") | values], texts, label, labelled=labelled)
+    return find_columns(TASK, "rows.csv", [dict.fromkeys(names, "words") | values], texts, label, labelled=labelled)
 
 
 # --- columns
@@ -109,14 +124,14 @@ def test_a_file_without_rows_or_columns_is_refused(write_rows, rows):
     path = write_rows(rows)
     for texts in ((), ("text",)):
         with pytest.raises(FinetuneError, match="has no rows"):
-            task.columns_of_file(path, "utf-8", texts, None)
+            columns_of_file(TASK, path, "utf-8", texts, None)
 
 
 def test_columns_of_a_file(write_rows):
     path = write_rows([{"Text": "a", "class": 1}])
-    assert task.columns_of_file(path, "utf-8", (), None) == Columns(("Text",), "class")
+    assert columns_of_file(TASK, path, "utf-8", (), None) == Columns(("Text",), "class")
     with pytest.raises(PrepError, match="utf8"):
-        task.columns_of_file(path, "utf88", (), None)
+        columns_of_file(TASK, path, "utf88", (), None)
 
 
 # --- labels
@@ -127,7 +142,7 @@ def test_columns_of_a_file(write_rows):
     [("pos", "pos"), (" pos ", "pos"), (0, "0"), (-3, "-3"), (1.0, "1"), (0.0, "0"), (True, "True"), ("1.5", "1.5")],
 )
 def test_words_and_whole_numbers_are_labels(value, name):
-    assert label_of({"label": value}, "label") == name
+    assert TASK.label_of({"label": value}, "label") == name
 
 
 @pytest.mark.parametrize(
@@ -139,9 +154,9 @@ def test_words_and_whole_numbers_are_labels(value, name):
 )  # fmt: skip
 def test_what_is_no_label(value, problem):
     with pytest.raises(ValueError, match=problem):
-        label_of({"label": value}, "label")
+        TASK.label_of({"label": value}, "label")
     with pytest.raises(ValueError, match='has no "label"'):
-        label_of({}, "label")
+        TASK.label_of({}, "label")
 
 
 def examples_of(*labels):
@@ -165,9 +180,9 @@ def test_one_class_is_refused(labels, words):
 def test_unknown_labels_are_bad_rows():
     rows = examples_of("a", "c", "b")
     with pytest.raises(FinetuneError, match=r"rows:1 has the label 'c'.*\(a, b\)"):
-        list(task.known_labels(rows, ["a", "b"], BadRows(skip=False)))
+        list(Classification(["a", "b"]).usable(rows, BadRows(skip=False), True))
     bad = BadRows(skip=True)
-    assert list(task.known_labels(rows, ["a", "b"], bad)) == [rows[0], rows[2]] and bad.count == 1
+    assert list(Classification(["a", "b"]).usable(rows, bad, True)) == [rows[0], rows[2]] and bad.count == 1
 
 
 # --- rows
@@ -187,7 +202,7 @@ BAD = [
 def test_a_bad_row_is_refused_with_its_place(write_rows, row, problem):
     path = write_rows([{"text": "one", "label": "a"}, {"text": "two", "label": "b"}, row])
     with pytest.raises(FinetuneError) as error:
-        list(read_rows(path, "utf-8", Columns(("text",), "label"), BadRows(skip=False)))
+        list(read_rows(TASK, path, "utf-8", Columns(("text",), "label"), BadRows(skip=False)))
     message = str(error.value)
     assert message.startswith("train.jsonl:3 ") and problem in message and "--skip-bad-rows" in message
 
@@ -195,7 +210,7 @@ def test_a_bad_row_is_refused_with_its_place(write_rows, row, problem):
 def test_bad_rows_are_skipped_and_counted(write_rows, capsys):
     path = write_rows([{"text": "one", "label": 1}, *(row for row, _ in BAD), {"text": "two", "label": 2.0}])
     bad = BadRows(skip=True)
-    rows = list(read_rows(path, "utf-8", Columns(("text",), "label"), bad))
+    rows = list(read_rows(TASK, path, "utf-8", Columns(("text",), "label"), bad))
     assert rows == [Example("train.jsonl:1", "one", None, "1"), Example("train.jsonl:9", "two", None, "2")]
     bad.report()
     assert capsys.readouterr().out == 'Bad rows skipped: 7 (the first: train.jsonl:2 has no "text").\n'
@@ -209,7 +224,7 @@ def test_no_bad_row_is_no_sentence(capsys):
 def test_pairs_keep_their_order_and_need_both_texts(write_rows):
     path = write_rows([{"b": "second", "a": "first", "label": "x"}, {"a": "first", "b": "", "label": "x"}])
     bad = BadRows(skip=True)
-    assert list(read_rows(path, "utf-8", Columns(("a", "b"), None), bad)) == [
+    assert list(read_rows(TASK, path, "utf-8", Columns(("a", "b"), None), bad)) == [
         Example("train.jsonl:1", "first", "second", None)
     ]
     assert bad.count == 1
@@ -225,7 +240,7 @@ def test_plain_text_has_no_columns(tmp_path):
 
 
 def test_the_head_is_new_and_the_encoder_is_not(encoder):
-    models = [task.build_model(str(encoder), LABELS, seed, 0.25) for seed in (1, 1, 2)]
+    models = [built(encoder, LABELS, seed, 0.25) for seed in (1, 1, 2)]
     pretrained = BertForPreTraining.from_pretrained(encoder).bert.state_dict()
     for model in models:
         assert all(torch.equal(value, pretrained[name]) for name, value in model.bert.state_dict().items())
@@ -238,13 +253,13 @@ def test_the_head_is_new_and_the_encoder_is_not(encoder):
 
 
 def test_a_classifier_is_started_from_with_a_new_head(encoder, tmp_path):
-    first = task.build_model(str(encoder), LABELS, 1, 0.0)
+    first = built(encoder, LABELS, 1, 0.0)
     first.save_pretrained(tmp_path)
-    same_size = task.build_model(str(tmp_path), LABELS, 2, 0.0)
+    same_size = built(tmp_path, LABELS, 2, 0.0)
     assert not torch.isclose(same_size.classifier.linear.weight, first.classifier.linear.weight).any()
-    larger = task.build_model(str(tmp_path), [*LABELS, "more"], 1, 0.0)
+    larger = built(tmp_path, [*LABELS, "more"], 1, 0.0)
     assert larger.classifier.linear.weight.shape == (4, 32)
-    deeper = task.build_model(str(tmp_path), LABELS, 1, 0.0, hidden_layers=2)
+    deeper = built(tmp_path, LABELS, 1, 0.0, hidden_layers=2)
     assert deeper.classifier.output.weight.shape == (3, 32) and len(deeper.classifier.hidden) == 2
     for again in (same_size, larger, deeper):
         assert torch.equal(again.bert.embeddings.word.weight, first.bert.embeddings.word.weight)
@@ -252,7 +267,7 @@ def test_a_classifier_is_started_from_with_a_new_head(encoder, tmp_path):
 
 def test_from_scratch_keeps_nothing_but_the_shape(encoder):
     pretrained = BertForPreTraining.from_pretrained(encoder).bert
-    scratch = task.build_model(str(encoder), LABELS, 1, 0.0, from_scratch=True)
+    scratch = built(encoder, LABELS, 1, 0.0, from_scratch=True)
     for (name, ours), theirs in zip(scratch.bert.named_parameters(), pretrained.parameters(), strict=True):
         assert ours.shape == theirs.shape
         if ours.dim() == 2:
@@ -261,7 +276,7 @@ def test_from_scratch_keeps_nothing_but_the_shape(encoder):
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(FinetuneError, match=r"config\.json"):
-        task.build_model(str(tmp_path), LABELS, 1, 0.0)
+        built(tmp_path, LABELS, 1, 0.0)
 
 
 # --- objective
@@ -272,7 +287,7 @@ EXAMPLES = [Example(f"t:{i}", text, "the heart" if i % 2 else None, LABELS[i % 5
 
 @pytest.fixture
 def classifier(encoder):
-    return task.build_model(str(encoder), LABELS, 1, 0.0)
+    return built(encoder, LABELS, 1, 0.0)
 
 
 def learner_of(model, objective):
@@ -286,7 +301,7 @@ def one_step(model, encoded, tokenizer, tokens=10**9, balanced=False):
     batches = Batches(stream, maker, encoded.num_texts, Position(), World())
     batches.draw()
     assert tokens == 10**9 or len(batches.micro_batches()) > 1
-    objective = task.objective(encoded, len(LABELS), balanced)
+    objective = objective_of(encoded, balanced)
     outcome = step(learner_of(copy.deepcopy(model), objective), batches)
     return outcome.losses["label"], outcome.norm
 
@@ -302,7 +317,7 @@ def test_the_loss_and_its_gradient_are_those_of_transformers(encoder, classifier
     expected.backward()
     expected = float(expected.detach())
     norm = float(torch.stack([p.grad.norm() for p in theirs.parameters()]).norm())
-    encoded = task.encode(EXAMPLES, LABELS, small_tokenizer, 12, "head")
+    encoded = encoded_of(EXAMPLES, LABELS, small_tokenizer, 12, "head")
     assert encoded.num_cut
     for tokens in (10**9, 60, 1):
         found = one_step(classifier, encoded, small_tokenizer, tokens)
@@ -310,21 +325,21 @@ def test_the_loss_and_its_gradient_are_those_of_transformers(encoder, classifier
 
 
 def test_class_weights_are_those_of_scikit_learn(small_tokenizer):
-    gold = task.classes(EXAMPLES, LABELS)
+    gold = Classification(LABELS).targets(EXAMPLES)
     expected = compute_class_weight("balanced", classes=np.arange(3), y=gold)
     assert len(set(expected)) > 1
-    encoded = task.encode(EXAMPLES, LABELS, small_tokenizer, 9, "windows")
+    encoded = encoded_of(EXAMPLES, LABELS, small_tokenizer, 9, "windows")
     assert len(encoded.sequences) > len(EXAMPLES)
-    assert task.objective(encoded, 3, balanced=True).class_weights.numpy() == pytest.approx(expected, rel=1e-6)
-    assert task.objective(encoded, 3, balanced=False).class_weights is None
-    assert task.balanced_weights(np.array([0, 2, 2]), 4).tolist() == [0.75, 0, 0.375, 0]
+    assert objective_of(encoded, balanced=True).class_weights.numpy() == pytest.approx(expected, rel=1e-6)
+    assert objective_of(encoded, balanced=False).class_weights is None
+    assert balanced_weights(np.array([0, 2, 2]), 4).tolist() == [0.75, 0, 0.375, 0]
 
 
 def losses_one_by_one(model, examples, tokenizer, length, mode):
     """The mean loss over each text's windows."""
     found = []
     for example in examples:
-        encoded = task.encode([example], LABELS, tokenizer, length, mode)
+        encoded = encoded_of([example], LABELS, tokenizer, length, mode)
         maker = BatchMaker(encoded, tokenizer, 10**9)
         with torch.no_grad():
             logits = model.eval()(maker.packed(np.arange(len(encoded.sequences)))).logits
@@ -334,7 +349,7 @@ def losses_one_by_one(model, examples, tokenizer, length, mode):
 
 
 def test_balanced_classes_weigh_their_texts(classifier, small_tokenizer):
-    encoded = task.encode(EXAMPLES, LABELS, small_tokenizer, 48, "head")
+    encoded = encoded_of(EXAMPLES, LABELS, small_tokenizer, 48, "head")
     gold = encoded.labels()
     each = losses_one_by_one(classifier, EXAMPLES, small_tokenizer, 48, "head")
     weights = compute_class_weight("balanced", classes=np.arange(3), y=gold)[gold]
@@ -346,15 +361,16 @@ def test_balanced_classes_weigh_their_texts(classifier, small_tokenizer):
 @pytest.mark.parametrize("tokens", [10**9, 20])
 def test_a_text_with_many_windows_counts_as_much_as_one_with_one(classifier, small_tokenizer, tokens):
     examples = [Example("t:1", "heart " * 30, None, "calm"), Example("t:2", "7 8", None, "loud")]
-    encoded = task.encode(examples, LABELS, small_tokenizer, 10, "windows")
+    encoded = encoded_of(examples, LABELS, small_tokenizer, 10, "windows")
     assert np.bincount(encoded.text).tolist() == [5, 1]
     each = losses_one_by_one(classifier, examples, small_tokenizer, 10, "windows")
     loss, _ = one_step(classifier, encoded, small_tokenizer, tokens)
     assert loss == pytest.approx(each.mean(), rel=1e-5)
     batches = BatchMaker(encoded, small_tokenizer, tokens).micro_batches(np.arange(2))
-    counts = [task.ClassificationObjective().counts(batch)["label"] for batch in batches]
+    counts = [ClassificationObjective().counts(batch)["label"] for batch in batches]
     assert sum(counts) == pytest.approx(2) and abs(each[0] - each[1]) > 1e-3
 
 
 def test_the_most_probable_class_is_named():
-    assert task.decode(np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]]), LABELS) == ["loud", "calm"]
+    outputs = np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]])
+    assert [Classification(LABELS).prediction(row)["predicted_label"] for row in outputs] == ["loud", "calm"]

@@ -2,15 +2,19 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.dataset import read_dataset, split
+from finetune.dataset import read_dataset
+from finetune.dataset import split as split_by
 from finetune.errors import FinetuneError
+from finetune.rows import Example
 from finetune.settings import FinetuneSettings
-from finetune.tasks.classification import Example
+
+split = partial(split_by, stratum=lambda row: row.label)
 
 
 def rows_of(texts_and_labels, name="rows"):
@@ -176,7 +180,7 @@ def test_three_files(write_rows, capsys):
     dataset = read(write_rows, TRAIN, [("v", "b"), ("w", "a")], [("t", "b")])
     assert [(row.text, row.label) for row in dataset.train] == TRAIN
     assert [row.place for row in dataset.validation] == ["validation.jsonl:1", "validation.jsonl:2"]
-    assert [row.text for row in dataset.test] == ["t"] and dataset.labels == ["a", "b"]
+    assert [row.text for row in dataset.test] == ["t"] and dataset.task.labels == ["a", "b"]
     assert capsys.readouterr().out.splitlines() == [
         'Columns: texts in "text", labels in "label".',
         "Texts: 60 for training, 2 for validation, 1 for test.",
@@ -194,7 +198,7 @@ def test_without_validation_a_tenth_of_each_class(write_rows, capsys):
 def test_whole_numbers_stay_in_order(write_rows):
     train = [(f"{label} {n}", label) for label in (10, 9, -1) for n in range(9)]
     dataset = read(write_rows, train, [("x", 9.0)])
-    assert dataset.labels == ["-1", "9", "10"] and dataset.validation[0].label == "9"
+    assert dataset.task.labels == ["-1", "9", "10"] and dataset.validation[0].label == "9"
 
 
 def test_rare_classes_are_named(write_rows, capsys):
@@ -326,7 +330,7 @@ def test_texts_in_the_place_of_labels_are_not_shown(write_rows):
     with pytest.raises(FinetuneError, match="holds texts where labels should be") as refusal:
         read_dataset(FinetuneSettings(model="none", train=train, show_text="no"))
     assert "Quixbert" not in str(refusal.value)
-    assert read_dataset(FinetuneSettings(model="none", train=train)).labels == texts
+    assert read_dataset(FinetuneSettings(model="none", train=train)).task.labels == texts
     alone = write_rows([{"text": "x", "label": texts[0]}], "alone.jsonl")
     with pytest.raises(FinetuneError, match="have only one label: a classifier needs") as refusal:
         read_dataset(FinetuneSettings(model="none", train=alone, show_text="no"))

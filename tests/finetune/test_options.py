@@ -271,7 +271,7 @@ def test_built_in_texts_are_split_three_ways(monkeypatch):
     monkeypatch.setattr(builtin, "_modules", lambda: modules)
     found = read_dataset(FinetuneSettings())
     parts = {name: [example.text for example in getattr(found, name)] for name in ("train", "validation", "test")}
-    assert found.labels == ["model", "prep"]
+    assert found.task.labels == ["model", "prep"]
     total = sum(1 for _ in builtin.labelled())
     assert sum(map(len, parts.values())) == total == len(set().union(*parts.values()))
     assert all(0.05 * total < len(parts[name]) < 0.15 * total for name in ("validation", "test"))

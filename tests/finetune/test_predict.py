@@ -11,9 +11,10 @@ import pytest
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune import predict as module
-from finetune.classifier import Facts
 from finetune.predict import main
-from finetune.tasks.classification import build_model
+from finetune.predictor import Facts
+from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Classification
 from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,8 @@ LABELS = ["heart", "mask", "a, b"]
 
 def classifier_folder(encoder, folder, columns, labels=LABELS):
     """A classifier that was never trained: its answers are arbitrary, and that is enough."""
-    save_model_folder(build_model(str(encoder), labels, seed=0, dropout=0.1), WordPieceTokenizer.load(encoder), folder)
+    model = Classification(labels).build_model(FinetuneSettings(model=str(encoder)), seed=0)
+    save_model_folder(model, WordPieceTokenizer.load(encoder), folder)
     Facts(columns, 48, "head").write(folder)
     return folder
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from finetune.metrics import combined, per_class
 from finetune.report import (
+    SHOWN,
     Mistake,
     confusion_table,
     draw_confusion,
@@ -25,7 +26,7 @@ from finetune.report import (
     short_names,
     write_confusion_csv,
 )
-from finetune.tasks.classification import Example
+from finetune.rows import Example
 
 MATRIX = np.array([[12, 3, 0], [1, 150, 2], [0, 0, 0]], dtype=np.int64)
 HOSTILE = [
@@ -239,7 +240,7 @@ def result(accuracy: float) -> dict:
 
 
 def test_scores_of_one_seed():
-    assert scores_table(combined([result(0.8125)]), None).split("\n") == [
+    assert scores_table(SHOWN, combined([result(0.8125)]), None).split("\n") == [
         "                 validation",
         "accuracy              0.812",
         "macro-F1              0.600",
@@ -251,7 +252,7 @@ def test_scores_of_one_seed():
 
 
 def test_scores_of_several_seeds():
-    lines = scores_table(combined([result(0.8), result(0.9)]), combined([result(0.7), result(0.7)])).split("\n")
+    lines = scores_table(SHOWN, combined([result(0.8), result(0.9)]), combined([result(0.7), result(0.7)])).split("\n")
     assert lines[0].split() == ["validation", "test"]
     assert re.split("  +", lines[1])[-2:] == ["0.850 ± 0.071", "0.700 ± 0.000"]
     assert lines[-1] == "mean ± standard deviation over 2 seeds"

@@ -8,6 +8,7 @@ import pytest
 
 from data_prep.sealed import file_facts, read_sealed, write_sealed
 from finetune.run import main
+from finetune.tasks.classification import Classification
 from finetune.training import best_of
 from pretrain.engine import loop
 
@@ -331,7 +332,7 @@ def test_between_seeds_that_are_as_good_the_loss_decides():
     # Half a standard error of 0.8 on 64 texts is 0.025.
     best, near, far = seed(0.700, 0.8, 0.9), seed(0.676, 0.7, 0.5), seed(0.674, 0.9, 0.1)
     for found in ([best, near, far], [far, near, best], [near, far, best]):
-        assert best_of(found, "macro_f1", 64) is near
-        assert best_of(found, "macro_f1", 6400) is best
-        assert best_of(found, "loss", 64) is far
-    assert best_of([best], "macro_f1", 1) is best
+        assert best_of(Classification(), found, "macro_f1", 64) is near
+        assert best_of(Classification(), found, "macro_f1", 6400) is best
+        assert best_of(Classification(), found, "loss", 64) is far
+    assert best_of(Classification(), [best], "macro_f1", 1) is best

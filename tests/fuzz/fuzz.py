@@ -36,8 +36,8 @@ from data_prep.sealed import file_facts, write_sealed
 from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.corpus import Corpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from finetune.tables import BadRows
-from finetune.tasks.classification import columns_of_file, label_names, read_rows
+from finetune.rows import BadRows, columns_of_file, read_rows
+from finetune.tasks.classification import Classification, label_names
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -252,8 +252,8 @@ def prepare_corpus(folder: Path) -> None:
 
 def read_labels(folder: Path) -> None:
     path = str(next(folder.iterdir()))
-    columns = columns_of_file(path, "utf-8", (), None)
-    label_names(list(read_rows(path, "utf-8", columns, BadRows(False))))
+    columns = columns_of_file(Classification(), path, "utf-8", (), None)
+    label_names(list(read_rows(Classification(), path, "utf-8", columns, BadRows(False))))
 
 
 def open_model(folder: Path) -> None:

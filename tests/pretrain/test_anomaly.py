@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data_prep.settings import ExampleSettings
-from finetune.data import BatchMaker as TextBatchMaker
-from finetune.data import encode_texts
+from finetune.batches import BatchMaker as TextBatchMaker
+from finetune.batches import encode_texts
 from finetune.tasks.classification import ClassificationObjective
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from pretrain.batches import BatchMaker, ExampleStream

@@ -16,6 +16,7 @@ from model import PackedBatch
 from pretrain.engine.batches import Position, divided, empty_sequence, inputs
 
 from .long_text import LongText, fitted, head_tail, windows
+from .rows import Example
 
 # Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.
 BATCHES_SORTED = 32
@@ -24,10 +25,10 @@ _TEXTS_AT_ONCE = 4096
 
 @dataclass(kw_only=True)
 class LabelledBatch(PackedBatch):
-    """A packed batch of sequences with a class each."""
+    """A packed batch of sequences with a target each."""
 
     labels: Tensor
-    """[N] int64."""
+    """[N], of the type of the task's targets."""
     weights: Tensor
     """[N] float32: 1 / windows of the text, so that every text counts once."""
 
@@ -36,8 +37,8 @@ class LabelledBatch(PackedBatch):
 class Encoded:
     """n texts as S sequences of at most a model's length: one for each text, or several windows.
 
-    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`), with the text's class as
-    label; `text` int64 [S] is the text that each belongs to, ascending.
+    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`), with the text's target
+    as label; `text` int64 [S] is the text that each belongs to, ascending.
     """
 
     ids: np.ndarray
@@ -52,8 +53,8 @@ class Encoded:
     """Tokens that are in no sequence."""
 
     def labels(self) -> np.ndarray:
-        """The class of each text: int64 [n]."""
-        labels = np.zeros(self.num_texts, dtype=np.int64)
+        """The target of each text: [n]."""
+        labels = np.zeros(self.num_texts, dtype=self.sequences.label.dtype)
         labels[self.text] = self.sequences.label
         return labels
 
@@ -69,9 +70,21 @@ class Encoded:
         return content.hexdigest()
 
 
+def encode(
+    examples: Sequence[Example],
+    targets: np.ndarray,
+    tokenizer: WordPieceTokenizer,
+    sequence_length: int,
+    long_text: LongText,
+) -> Encoded:
+    """The same as `encode_texts`, of examples."""
+    texts = [(example.text, example.text_pair) for example in examples]
+    return encode_texts(texts, targets, tokenizer, sequence_length, long_text)
+
+
 def encode_texts(
     texts: Sequence[tuple[str, str | None]],
-    labels: np.ndarray,
+    targets: np.ndarray,
     tokenizer: WordPieceTokenizer,
     sequence_length: int,
     long_text: LongText,
@@ -79,7 +92,7 @@ def encode_texts(
     """Texts or pairs of texts to sequences of at most `sequence_length` tokens with [CLS] and [SEP].
 
     Args:
-        labels: int64 [n], the class of each.
+        targets: [n], what is to be learned of each.
         long_text: head keeps the beginning (of a pair, tokens are taken off the longer text), head-tail a quarter from
             the beginning and the rest from the end, windows everything, in overlapping sequences (of a pair, the
             longer text moves along the shorter one).
@@ -106,7 +119,7 @@ def encode_texts(
         a_length=table[:, 2],
         b_start=table[:, 3],
         b_length=table[:, 4],
-        label=labels[text],
+        label=targets[text],
         key=np.zeros(len(table), dtype=np.uint64),
     )
     ids = np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32)

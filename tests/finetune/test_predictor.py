@@ -8,13 +8,14 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.classifier import FACTS_FILE, Facts, TextClassifier
-from finetune.data import BatchMaker
+from finetune.batches import BatchMaker, encode
 from finetune.errors import FinetuneError
-from finetune.inference import probabilities
+from finetune.inference import outputs
 from finetune.long_text import windows
-from finetune.tasks import classification as task
-from finetune.tasks.classification import Example
+from finetune.predictor import FACTS_FILE, Facts, Predictor
+from finetune.rows import Example
+from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Classification
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
@@ -22,6 +23,7 @@ from pretrain.engine.distributed import World
 transformers.utils.logging.disable_progress_bar()
 
 LABELS = ["calm", "loud", "of no kind"]
+TASK = Classification(LABELS)
 LENGTH = 16
 # Short and long ones in turn, so that an order by length is not the order given.
 TEXTS = [f"{'heart rate of the patient ' * (n * 7 % 5)}was {n} [mask] stable, {n * n}." for n in range(12)]
@@ -51,7 +53,7 @@ def fine_tuned(encoder, small_tokenizer, tmp_path_factory):
 
     def make(long_text="head"):
         folder = tmp_path_factory.mktemp("fine-tuned")
-        model = task.build_model(str(encoder), LABELS, 3, 0.5)
+        model = TASK.build_model(FinetuneSettings(model=str(encoder), dropout=0.5), 3)
         save_model_folder(model, small_tokenizer, folder, model_max_length=LENGTH)
         Facts(("text",), LENGTH, long_text).write(folder)
         return folder
@@ -89,7 +91,7 @@ def expected(folder):
 @pytest.mark.parametrize("kind", ["singles", "pairs"])
 def test_probabilities_are_those_of_transformers(folder, expected, kind, tokens):
     examples, texts = (singles(), TEXTS) if kind == "singles" else (pairs(), PAIRS)
-    found = TextClassifier(folder, micro_batch_tokens=tokens).probabilities(examples)
+    found = Predictor(folder, micro_batch_tokens=tokens).outputs(examples)
     assert found.dtype == np.float32 and found.sum(1) == pytest.approx(np.ones(len(texts)), abs=1e-6)
     assert found == pytest.approx(expected[kind], abs=1e-5)
     assert np.ptp(found, axis=0).max() > 0.02, "texts that look all alike prove nothing"
@@ -109,23 +111,25 @@ def test_the_probabilities_of_windows_are_averaged(fine_tuned, expected, small_t
         most = max(most, len(rows))
     assert most == 3
     for tokens in (10**9, 50):
-        found = TextClassifier(folder, micro_batch_tokens=tokens).probabilities(singles())
+        found = Predictor(folder, micro_batch_tokens=tokens).outputs(singles())
         assert found == pytest.approx(np.array(averages), abs=1e-5)
     assert found != pytest.approx(expected["singles"], abs=1e-3)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_model_is_put_back(encoder, small_tokenizer, training):
-    model = task.build_model(str(encoder), LABELS, 1, 0.5).train(training)
-    maker = BatchMaker(task.encode(singles(), LABELS, small_tokenizer, LENGTH, "head"), small_tokenizer, 200)
-    first, again = (probabilities(model, maker, Precision("cpu", "fp32"), World()) for _ in range(2))
+    model = TASK.build_model(FinetuneSettings(model=str(encoder), dropout=0.5), 1).train(training)
+    maker = BatchMaker(
+        encode(singles(), TASK.targets(singles()), small_tokenizer, LENGTH, "head"), small_tokenizer, 200
+    )
+    first, again = (outputs(TASK, model, maker, Precision("cpu", "fp32"), World()) for _ in range(2))
     assert (first == again).all() and model.training is training and model.classifier.dropout.training is training
     assert next(model.parameters()).requires_grad
 
 
 def test_bf16_is_close(folder):
-    found = TextClassifier(folder, precision="bf16").probabilities(singles())
-    exact = TextClassifier(folder).probabilities(singles())
+    found = Predictor(folder, precision="bf16").outputs(singles())
+    exact = Predictor(folder).outputs(singles())
     assert found == pytest.approx(exact, abs=0.1) and (found != exact).any()
 
 
@@ -140,13 +144,13 @@ def test_transformers_opens_the_folder_and_knows_the_labels(folder):
 
 
 def test_the_pipeline_gives_our_probabilities(folder):
-    ours = TextClassifier(folder)
+    ours = Predictor(folder)
     ask = pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
     lengths = [len(ids) for ids in ours.tokenizer.encode(TEXTS)]
     assert max(lengths) > LENGTH > min(lengths)
-    for result, row in zip(ask(TEXTS, truncation=True, batch_size=8), ours.probabilities(singles()), strict=True):
+    for result, row in zip(ask(TEXTS, truncation=True, batch_size=8), ours.outputs(singles()), strict=True):
         found = {entry["label"]: entry["score"] for entry in result}
-        assert [found[name] for name in ours.labels] == pytest.approx(row.tolist(), abs=1e-5)
+        assert [found[name] for name in ours.task.labels] == pytest.approx(row.tolist(), abs=1e-5)
 
 
 # --- made by transformers
@@ -159,12 +163,12 @@ def test_a_classifier_of_transformers_is_read(encoder, tmp_path, id2label):
     config = transformers.BertConfig.from_pretrained(encoder, **names)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(encoder).save_pretrained(tmp_path)
-    classifier = TextClassifier(tmp_path)
-    assert classifier.labels == (["LABEL_0", "LABEL_1"] if id2label is None else ["b", "a", "c", "d"])
+    classifier = Predictor(tmp_path)
+    assert classifier.task.labels == (["LABEL_0", "LABEL_1"] if id2label is None else ["b", "a", "c", "d"])
     assert classifier.facts == Facts((), 48, "head")
     for examples, texts in ((singles(), TEXTS), (pairs(), PAIRS)):
         expected = by_transformers(tmp_path, texts, length=48)
-        assert classifier.probabilities(examples) == pytest.approx(expected, abs=1e-5)
+        assert classifier.outputs(examples) == pytest.approx(expected, abs=1e-5)
 
 
 # --- facts and mistakes
@@ -173,7 +177,7 @@ def test_a_classifier_of_transformers_is_read(encoder, tmp_path, id2label):
 def test_facts_come_back(tmp_path):
     facts = Facts(("premise", "hypothesis"), 40, "head-tail")
     facts.write(tmp_path)
-    assert Facts.read(tmp_path, 48) == facts
+    assert Facts.read(tmp_path, 48, TASK) == facts
 
 
 def test_facts_decide_how_texts_are_read(fine_tuned):
@@ -181,11 +185,11 @@ def test_facts_decide_how_texts_are_read(fine_tuned):
     long = Example("t:1", "heart " * 20 + "stable " * 20)
     other_middle = Example("t:2", "heart " * 20 + "7 " * 8 + "stable " * 20)
     other_end = Example("t:3", "heart " * 20 + "stable " * 19 + "7")
-    found = TextClassifier(folder).probabilities([long, other_middle, other_end])
+    found = Predictor(folder).outputs([long, other_middle, other_end])
     assert found[1] == pytest.approx(found[0], abs=1e-6) and found[2] != pytest.approx(found[0], abs=1e-4)
 
 
-GOOD = {"text_columns": ["text"], "sequence_length": 16, "long_text": "head", "task": task.NAME}
+GOOD = {"text_columns": ["text"], "sequence_length": 16, "long_text": "head", "task": Classification.name}
 
 
 @pytest.mark.parametrize(
@@ -201,26 +205,26 @@ def test_damaged_facts_are_one_sentence(fine_tuned, content):
     folder = fine_tuned()
     (folder / FACTS_FILE).write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(FinetuneError) as error:
-        TextClassifier(folder)
-    assert str(error.value) == f"{folder / FACTS_FILE} is damaged: copy the folder again, or fine-tune anew"
+        Predictor(folder)
+    assert str(error.value) == f"{folder / FACTS_FILE} is damaged: copy the folder again, or fine-tune again"
 
 
 def test_another_task_is_refused(fine_tuned):
     folder = fine_tuned()
     (folder / FACTS_FILE).write_text(json.dumps(GOOD | {"task": "tagging"}))
     with pytest.raises(FinetuneError, match="is a model for tagging, not for classification"):
-        TextClassifier(folder)
+        Predictor(folder)
 
 
 def test_a_pretrained_model_is_no_classifier(encoder, recwarn):
     with pytest.raises(FinetuneError, match=rf"no classifier.*finetune\.run --model {encoder}"):
-        TextClassifier(encoder)
+        Predictor(encoder)
     assert not [warning for warning in recwarn if "start at random" in str(warning.message)]
 
 
 def test_the_folder_of_a_run_names_the_one_inside(encoder):
     with pytest.raises(FinetuneError, match=rf"Did you mean {encoder}\?"):
-        TextClassifier(encoder.parent)
+        Predictor(encoder.parent)
 
 
 def test_a_vocabulary_larger_than_the_model_is_refused(fine_tuned, small_tokenizer):
@@ -229,4 +233,4 @@ def test_a_vocabulary_larger_than_the_model_is_refused(fine_tuned, small_tokeniz
     type(small_tokenizer)(vocabulary, lowercase=True, strip_accents=False).save(folder, LENGTH)
     entries = small_tokenizer.vocab_size
     with pytest.raises(FinetuneError, match=rf"has {entries + 1} vocabulary entries and {entries} embeddings"):
-        TextClassifier(folder)
+        Predictor(folder)

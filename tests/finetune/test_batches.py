@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from finetune import data
-from finetune.data import BatchMaker, Encoded, TextStream, encode_texts
+from finetune import batches as data
+from finetune.batches import BatchMaker, Encoded, TextStream, encode_texts
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
 

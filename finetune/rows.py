@@ -1,0 +1,259 @@
+"""Labelled texts out of files, for every task: columns, rows, and what becomes of the bad ones."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, Protocol
+
+from data_prep.console.screen import say
+from data_prep.text import builtin
+from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
+from data_prep.text.readers import Meter, check_encoding, rows
+from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.sources import Source, listing, resolve
+
+from .errors import FinetuneError
+
+BUILTIN = "builtin"
+PAIR_COLUMNS = (
+    ("text_a", "text_b"), ("text", "text_pair"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"), ("question1", "question2"), ("question", "answer"), ("query", "passage"),
+)  # fmt: skip
+# Of the rows at the front of a file, for finding its columns.
+_SAMPLED_ROWS = 100
+
+
+class BadRows:
+    """Refuses bad rows, or skips and counts them.
+
+    Args:
+        skip: whether to skip.
+        remedy: what `--skip-bad-rows` would do.
+    """
+
+    def __init__(self, skip: bool, remedy: str = "leave such rows out"):
+        self.skip, self.remedy = skip, remedy
+        self.count = 0
+        self._first = ""
+
+    def __call__(self, place: str, problem: str) -> None:
+        """Note that the row at `place` cannot be used.
+
+        Raises:
+            FinetuneError: bad rows are not skipped.
+        """
+        if not self.skip:
+            raise FinetuneError(f"{place} {problem}: mend the row, or {self.remedy} with --skip-bad-rows")
+        self.count += 1
+        self._first = self._first or f"{place} {problem}"
+
+    def report(self) -> None:
+        """Say how many were skipped, if any were."""
+        if self.count:
+            say(f"Bad rows skipped: {self.count:,} (the first: {self._first}).")
+
+
+Label = str | float
+
+
+class Labels(Protocol):
+    """What a task knows of labels."""
+
+    label_columns: tuple[str, ...]
+    """Usual names of their column."""
+
+    def label_of(self, row: Mapping[str, Any], column: str) -> Label:
+        """The label of a row; raises ValueError with what is wrong with it ("has no ...")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the text (or the pair of texts), the class, and whose text it is, are."""
+
+    texts: tuple[str, ...]
+    label: str | None
+    group: str | None = None
+
+    def __str__(self) -> str:
+        texts = " and ".join(f'"{name}"' for name in self.texts)
+        others = [("labels", self.label), ("groups", self.group)]
+        return f"texts in {texts}" + "".join(f', {what} in "{name}"' for what, name in others if name)
+
+    def named(self) -> list[str]:
+        """All of them."""
+        return [*self.texts, *filter(None, (self.label, self.group))]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row: `place` is for people ("train.jsonl:17"); `text_pair`, `label` and `group` may be absent."""
+
+    place: str
+    text: str
+    text_pair: str | None = None
+    label: Label | None = None
+    group: str | None = None
+    """Whose text it is: rows of one group must not be held out from each other."""
+
+
+def columns_of_file(
+    task: Labels,
+    path: str,
+    encoding: str,
+    texts: Sequence[str],
+    label: str | None,
+    group: str | None = None,
+    show_text: bool = True,
+) -> Columns:
+    """The columns of a file of labelled texts (see `find_columns`)."""
+    if path == BUILTIN:
+        return Columns(("text",), "label")
+    sample = [row for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS)]
+    return find_columns(task, path, sample, texts, label, group, labelled=True, show_text=show_text)
+
+
+def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
+    """Raises FinetuneError where a further file lacks a column that the training file has."""
+    names = sorted({name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row})
+    for name in columns.named():
+        if name not in names:
+            there = f"among {column_names(names, show_text)}" if names else "and no rows"
+            raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
+
+
+def find_columns(
+    task: Labels,
+    path: str,
+    sample: Sequence[dict[str, Any]],
+    texts: Sequence[str],
+    label: str | None,
+    group: str | None = None,
+    *,
+    labelled: bool,
+    show_text: bool = True,
+) -> Columns:
+    """The columns of rows: those that are named, else those with a usual name, else the only one of text.
+
+    Args:
+        path: where the rows are from, for messages.
+        sample: the first rows.
+        texts, label, group: names given by a person; empty and None if not.
+        labelled: whether a column of labels is needed.
+        show_text: whether messages may show what could be text, as names of columns can be.
+
+    Raises:
+        FinetuneError: there is no such column, or it cannot be told which one.
+    """
+    names = list(dict.fromkeys(name for row in sample for name in row))
+    if not names:
+        wanted = "texts and labels" if labelled else "texts"
+        raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
+    shown = column_names(names, show_text)
+    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group)]
+    for option, name in given:
+        if name is not None and name not in names:
+            near = listing(get_close_matches(name, names, n=1))
+            remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
+            raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
+    if labelled and label is None:
+        label = _usual(names, task.label_columns)
+        if label is None:
+            raise FinetuneError(
+                f"{path} has no column of labels that can be told by its name among {shown}: pass --label-column"
+            )
+    if label in texts:
+        raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
+    texts = tuple(texts) or _text_columns(path, sample, [name for name in names if name != group], label, show_text)
+    return Columns(texts, label, group)
+
+
+def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    lowered = {name.lower(): name for name in names}
+    return next((lowered[name] for name in usual if name in lowered), None)
+
+
+def _text_columns(
+    path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
+) -> tuple[str, ...]:
+    others = [name for name in names if name != label]
+    for pair in PAIR_COLUMNS:
+        found = tuple(_usual(others, [name]) for name in pair)
+        if all(found):
+            return found
+    usual = _usual(others, TEXT_COLUMNS)
+    if usual:
+        return (usual,)
+    texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]
+    if len(texts) != 1 or not show_text:
+        raise FinetuneError(
+            f"{path}: the column of texts cannot be told by its name among {column_names(names, show_text)}: pass "
+            "--text-column with one name, or two for pairs"
+        )
+    return (texts[0],)
+
+
+def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: BadRows) -> Iterator[Example]:
+    """The usable rows of a file, or of the labelled twin of the built-in corpus.
+
+    Raises:
+        FinetuneError: a row lacks a text or a label, and bad rows are not skipped.
+    """
+    if path == BUILTIN:
+        for number, (text, label) in enumerate(builtin.labelled(), 1):
+            yield Example(f"{BUILTIN}:{number}", text, None, label)
+        return
+    for place, row in table_rows(path, encoding, columns.named()):
+        example = example_of(task, place, row, columns, bad)
+        if example:
+            yield example
+
+
+def example_of(task: Labels, place: str, row: dict[str, Any], columns: Columns, bad: BadRows) -> Example | None:
+    """A row as an example; None for a bad one that is skipped."""
+    try:
+        texts = [text_of(row, name) for name in columns.texts]
+        label = task.label_of(row, columns.label) if columns.label else None
+    except ValueError as problem:
+        bad(place, str(problem))
+        return None
+    return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
+
+
+def text_of(row: dict[str, Any], column: str) -> str:
+    """The text of a row; raises ValueError with what is wrong with it."""
+    value = row.get(column)
+    if value is None:
+        raise ValueError(f'has no "{column}"')
+    if not isinstance(value, str):
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not text')
+    if not value.strip():
+        raise ValueError(f'has an empty "{column}"')
+    return whole_characters(value)
+
+
+def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("train.jsonl:17", row) for every row of a file, a folder or a glob of .jsonl, .csv, .tsv and .parquet files.
+
+    Args:
+        columns: all that will be asked for (None: all).
+
+    Raises:
+        FinetuneError, PrepError: there is no such file, it is damaged, or it has no columns.
+    """
+    check_encoding(encoding)
+    for source in table_sources(path):
+        for place, row in rows(source, encoding, Meter(), columns):
+            yield f"{source.name}:{place}", row
+
+
+def table_sources(path: str) -> list[Source]:
+    """The files behind a path; raises FinetuneError for one without columns."""
+    sources, _ = resolve([path])
+    for source in sources:
+        if not source.has_rows:
+            raise FinetuneError(
+                f"{source.shown} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "
+                "texts and one of labels"
+            )
+    return sources
