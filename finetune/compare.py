@@ -9,10 +9,10 @@ from pathlib import Path
 from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.files import write_json, write_text
-from pretrain.engine.distributed import World, joined
+from pretrain.engine.distributed import World
 from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
-from pretrain.engine.interruption import Interruption
 from pretrain.engine.output import claimed
+from pretrain.engine.stage import stage
 
 from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
@@ -38,20 +38,19 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
         task: what is learned; `tasks.offered.DEFAULT` if not given.
     """
     out = out_folder(settings)
-    with joined(settings.device) as world, Interruption() as interruption:
-        settings = agreed(settings, world, lambda: as_before(settings, out, MAY_DIFFER) or settings)
+    asked = settings
+    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
         runs = named_runs(replace(settings, out=str(out)), world)
-        with claimed(out) if world.is_main else nullcontext():
-            dataset = read_dataset(settings, task)
-            if world.is_main:
-                write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
-            models = {}
-            for name, run in runs.items():
-                say(f"\n=== {name}")
-                with claimed(Path(run.out)) if world.is_main else nullcontext():
-                    models[name] = run_seeds(run, Path(run.out), dataset, world, interruption)
-            if world.is_main:
-                write_comparison(settings, out, dataset, models)
+        dataset = read_dataset(settings, task)
+        if world.is_main:
+            write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
+        models = {}
+        for name, run in runs.items():
+            say(f"\n=== {name}")
+            with claimed(Path(run.out)) if world.is_main else nullcontext():
+                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption)
+        if world.is_main:
+            write_comparison(settings, out, dataset, models)
     return out
 
 

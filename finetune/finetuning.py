@@ -3,8 +3,8 @@
 import hashlib
 import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -15,13 +15,13 @@ from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.files import file_digest, write_json, write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from pretrain.engine.distributed import World, joined
-from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
+from pretrain.engine.distributed import World
+from pretrain.engine.earlier_run import SETTINGS_FILE, as_before
 from pretrain.engine.folder import whole_folder
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.machine import Machine
-from pretrain.engine.output import claimed
 from pretrain.engine.progress import clock
+from pretrain.engine.stage import stage
 
 from . import report
 from .batches import Encoded, encode
@@ -46,12 +46,14 @@ def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
     """
     out = out_folder(settings)
-    with joined(settings.device) as world, Interruption() as interruption:
-        settings = agreed(settings, world, lambda: resolve(as_before(settings, out, MAY_DIFFER) or settings))
-        with claimed(out) if world.is_main else nullcontext():
-            dataset = read_dataset(settings, task)
-            run_seeds(settings, out, dataset, world, interruption)
+    with stage(settings, out, partial(resolved, settings, out)) as (settings, world, interruption):
+        run_seeds(settings, out, read_dataset(settings, task), world, interruption)
     return out
+
+
+def resolved(settings: FinetuneSettings, out: Path) -> FinetuneSettings:
+    """The settings without `auto`, those of the run found in `out` included."""
+    return resolve(as_before(settings, out, MAY_DIFFER) or settings)
 
 
 def run_seeds(

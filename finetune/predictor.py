@@ -12,6 +12,7 @@ from data_prep.files import write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
+from pretrain.engine.opening import require_embeddings
 
 from .batches import BatchMaker, encode
 from .errors import FinetuneError
@@ -86,11 +87,7 @@ class Predictor:
         self.model = task.open_model(folder).to(device)
         self.tokenizer = WordPieceTokenizer.load(folder)
         config = self.model.config
-        if self.tokenizer.vocab_size > config.vocab_size:
-            raise FinetuneError(
-                f"{folder} has {self.tokenizer.vocab_size} vocabulary entries and {config.vocab_size} embeddings: use "
-                "the tokenizer of this model"
-            )
+        require_embeddings(folder, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
         self.task = task.of_model(config)
         self.num_long = 0
         """Texts so far that were longer than the model reads at once."""

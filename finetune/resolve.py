@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertConfig, ModelError
+from model import BertConfig
 from model.huggingface import read_config
 from model.weights import open_weights
 from pretrain.engine.budget import Budget
 from pretrain.engine.device import find_device
 from pretrain.engine.earlier_run import for_device
 from pretrain.engine.folder import require_made
+from pretrain.engine.opening import model_mistakes, require_embeddings
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings
@@ -58,10 +59,8 @@ def model_config(folder: str) -> BertConfig:
         FinetuneError: the folder holds no model.
     """
     require_made(folder, FinetuneSettings.model, "pretrain.run")
-    try:
+    with model_mistakes(FinetuneError):
         return read_config(Path(folder))
-    except ModelError as error:
-        raise FinetuneError(str(error)) from error
 
 
 def check_model(folder: str, config: BertConfig) -> None:
@@ -70,16 +69,9 @@ def check_model(folder: str, config: BertConfig) -> None:
     Raises:
         FinetuneError, PrepError: weights or tokenizer are missing or damaged, or do not belong together.
     """
-    try:
+    with model_mistakes(FinetuneError):
         open_weights(Path(folder))
-    except ModelError as error:
-        raise FinetuneError(str(error)) from error
-    entries = WordPieceTokenizer.load(folder).vocab_size
-    if entries > config.vocab_size:
-        raise FinetuneError(
-            f"{folder} has {entries} vocabulary entries and {config.vocab_size} embeddings: use the tokenizer of this "
-            "model"
-        )
+    require_embeddings(folder, WordPieceTokenizer.load(folder).vocab_size, config.vocab_size, FinetuneError)
 
 
 def resolve(settings: FinetuneSettings) -> FinetuneSettings:

@@ -1,6 +1,5 @@
 """Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,11 @@ import torch
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining, ModelError
+from model import BertConfig, BertForPreTraining
 from model.initialisation import start_positions
 
 from .batches import BatchMaker, ExampleStream
+from .engine import opening
 from .engine.checkpoint import read_state
 from .engine.device import Precision
 from .engine.distributed import World
@@ -31,13 +31,7 @@ def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
     Raises:
         PretrainError: the folder cannot be used.
     """
-    try:
-        with warnings.catch_warnings():
-            # Said below in a sentence of our own.
-            warnings.simplefilter("ignore", UserWarning)
-            model = BertForPreTraining.from_pretrained(folder, **config_changes)
-    except ModelError as error:
-        raise PretrainError(str(error)) from error
+    model = opening.open_model(BertForPreTraining, folder, PretrainError, **config_changes)
     if model.newly_initialised:
         print(f"{folder} has no {', '.join(model.newly_initialised)}: made anew.", flush=True)
     return model

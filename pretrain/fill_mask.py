@@ -1,7 +1,6 @@
 """What a checkpoint knows: the most probable words for each [MASK]. `python -m pretrain.fill_mask --model DIR "..."`"""
 
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,23 +45,15 @@ class MaskFiller:
     """
 
     def __init__(self, folder: str | Path):
-        from model import BertForMaskedLM, ModelError
+        from model import BertForMaskedLM
 
-        try:
-            with warnings.catch_warnings():
-                # Said below in a sentence of our own.
-                warnings.simplefilter("ignore", UserWarning)
-                self.model = BertForMaskedLM.from_pretrained(folder).eval()
-        except ModelError as error:
-            raise PretrainError(str(error)) from error
+        from .engine.opening import open_model, require_embeddings
+
+        self.model = open_model(BertForMaskedLM, folder, PretrainError).eval()
         if self.model.newly_initialised:
             raise PretrainError(f"{folder} has not learned to fill masks: give a pretrained model, not a classifier")
         self.tokenizer = WordPieceTokenizer.load(folder)
-        entries, rows = self.tokenizer.vocab_size, self.model.config.vocab_size
-        if entries > rows:
-            raise PretrainError(
-                f"{folder} has {entries} vocabulary entries and {rows} embeddings: use the tokenizer of this model"
-            )
+        require_embeddings(folder, self.tokenizer.vocab_size, self.model.config.vocab_size, PretrainError)
 
     def __call__(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[tuple[str, float]]]]:
         """For each text, for each of its masks in order: the `top_k` words with their probabilities, best first.

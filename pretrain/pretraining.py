@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.files import write_json, write_text
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from model import BertForPreTraining, ModelError, parameter_count
+from model import BertForPreTraining, parameter_count
 from model.huggingface import read_config
 
 from .build import make_data, make_model, make_objective, open_checkpoint, require_same_pairs
@@ -24,18 +23,19 @@ from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.counters import Counters
-from .engine.distributed import World, joined
-from .engine.earlier_run import SETTINGS_FILE, agreed, as_before
+from .engine.distributed import World
+from .engine.earlier_run import SETTINGS_FILE, as_before
 from .engine.errors import PretrainError
 from .engine.folder import whole_folder
 from .engine.interruption import Interruption
 from .engine.learner import Learner
 from .engine.loop import train
 from .engine.machine import Machine
-from .engine.output import claimed
+from .engine.opening import model_mistakes
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.run import Run
 from .engine.schedule import Schedule
+from .engine.stage import stage
 from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .model_card import model_card
@@ -63,11 +63,9 @@ def pretrain(settings: PretrainSettings, objective: ObjectiveMaker = make_object
         Interrupted: a signal came.
     """
     out = out_folder(settings)
-    with joined(settings.device) as world, Interruption() as interruption:
-        settings = agreed(settings, world, lambda: resolved(settings, out))
+    with stage(settings, out, partial(resolved, settings, out)) as (settings, world, interruption):
         torch.set_num_threads(settings.threads)
-        with claimed(out) if world.is_main else nullcontext():
-            Pretraining(settings, out, world, interruption, objective).run()
+        Pretraining(settings, out, world, interruption, objective).run()
     return out
 
 
@@ -81,10 +79,8 @@ def base_config(settings: PretrainSettings):
     """The config of the model that `--init-from` names, None without it."""
     if settings.init_from is None:
         return None
-    try:
+    with model_mistakes(PretrainError):
         return read_config(Path(settings.init_from))
-    except ModelError as error:
-        raise PretrainError(str(error)) from error
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str) -> bool:

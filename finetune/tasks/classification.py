@@ -1,7 +1,6 @@
 """Classification of texts and of pairs of texts (Devlin et al. 2019, section 4.1)."""
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,9 @@ from data_prep.console.screen import say
 from data_prep.files import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
-from model import BertConfig, BertForSequenceClassification, ModelError
+from model import BertConfig, BertForSequenceClassification
 from model.initialisation import start_positions
+from pretrain.engine.opening import open_model
 
 from .. import baselines, report
 from ..batches import Encoded, LabelledBatch
@@ -140,7 +140,8 @@ class Classification(Task):
             "attention_probs_dropout_prob": settings.dropout,
         }
         torch.manual_seed(seed)
-        model = _opened(settings.model, new_head=True, **changes)
+        kind = BertForSequenceClassification
+        model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
         made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
         if made_anew and not settings.from_scratch:
             say(f"{settings.model} has no {', '.join(made_anew)}: made anew.")
@@ -152,7 +153,7 @@ class Classification(Task):
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, is no such classifier, or its head was never trained."""
-        model = _opened(folder)
+        model = open_model(BertForSequenceClassification, folder, FinetuneError)
         config = model.config
         if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
             raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
@@ -296,16 +297,6 @@ print(classify({arguments}, truncation=True))"""
     def shown_target(self, target: Any) -> str:
         """The name of the class."""
         return self.labels[int(target)]
-
-
-def _opened(folder: str | Path, **changes: Any) -> BertForSequenceClassification:
-    try:
-        with warnings.catch_warnings():
-            # Said by the caller in a sentence of our own.
-            warnings.simplefilter("ignore", UserWarning)
-            return BertForSequenceClassification.from_pretrained(folder, **changes)
-    except ModelError as error:
-        raise FinetuneError(str(error)) from error
 
 
 def _short(label: str) -> str:
