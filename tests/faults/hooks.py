@@ -4,20 +4,20 @@ import os
 import resource
 import time
 
-from pretrain import evaluate
+from pretrain import objective
 from pretrain.engine import counters, loop
 from pretrain.engine.errors import PretrainError
 
 
 def slow_evaluation() -> None:
     """Each micro-batch of an evaluation takes two seconds longer."""
-    of_a_batch = evaluate.Evaluation._baseline_sums
+    of_a_batch = objective.PretrainingObjective.baseline_sums
 
     def slow(self, *given):
         time.sleep(2)
         return of_a_batch(self, *given)
 
-    evaluate.Evaluation._baseline_sums = slow
+    objective.PretrainingObjective.baseline_sums = slow
 
 
 def slow_steps() -> None:
