@@ -1,4 +1,4 @@
-"""The house in numbers, read from the source: python tests/house.py
+"""The house in numbers, read from the source: python tests/house.py; its map for CONTRIBUTING.md: ... --map
 
 Imports are counted once for each pair of files, those inside functions too. A chain is as long as the files in it.
 What a change touches is counted by the files that know of what is changed: those that spell its name.
@@ -6,6 +6,7 @@ What a change touches is counted by the files that know of what is changed: thos
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -80,6 +81,22 @@ def spelled(pattern: str) -> list[str]:
     return [module for module, path in MODULES.items() if re.search(pattern, path.read_text(encoding="utf-8"))]
 
 
+def phrase(module: str) -> str:
+    """The first sentences of a module's docstring, which say what is in the file."""
+    text = ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def map_of_files() -> str:
+    """Every file with its phrase, folder by folder, as Markdown."""
+    lines = []
+    for folder in sorted({path.parent for path in MODULES.values()}):
+        inside = {path.name: phrase(module) for module, path in MODULES.items() if path.parent == folder}
+        lines += [f"**{folder.relative_to(ROOT).as_posix()}/** {inside.pop('__init__.py')}", ""]
+        lines += [f"- `{name}`: {said}" for name, said in inside.items()] + [""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     edges = {(module, name) for module in MODULES for name in imported(module) if name != module}
     between = {(a, b) for a, b in edges if wing(a) != wing(b)}
@@ -97,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print(map_of_files()) if "--map" in sys.argv else main()

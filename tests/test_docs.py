@@ -1,5 +1,6 @@
 """What the documents and recipes say of the program is so."""
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -63,3 +64,14 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_asked_for():
     floors = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in asked)
     lines = (ROOT / "tests" / "lowest.txt").read_text().splitlines()
     assert dict(line.split("==") for line in lines if not line.startswith("#")) == floors
+
+
+def test_the_map_of_the_files_is_that_of_their_docstrings():
+    spec = importlib.util.spec_from_file_location("house", Path(__file__).with_name("house.py"))
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    page = (house.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert page.endswith(house.map_of_files() + "\n"), (
+        "python tests/house.py --map prints the map as it should stand there"
+    )
+    assert all(map(house.phrase, house.MODULES))
