@@ -94,7 +94,8 @@ def accuracy(model, encoded, tokenizer, precision) -> float:
     from finetune.tasks.classification import Classification
     from pretrain.engine.distributed import World
 
-    found = outputs(Classification(), model, BatchMaker(encoded, tokenizer, 2048), precision, World())
+    task = Classification().of_model(model.config)
+    found = outputs(task, model, BatchMaker(encoded, tokenizer, 2048), precision, World())
     return float((found.argmax(1) == encoded.labels()).mean())
 
 

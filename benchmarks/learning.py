@@ -193,7 +193,10 @@ def our_code() -> str:
 
 def peer_code() -> str:
     """Changes with the sources that the rows of transformers come from, and with its version."""
-    used = [f"pretrain/{name}.py" for name in ("batches", "evaluate", "objective", "masked_words", "next_sentence")]
+    used = [
+        f"pretrain/{name}.py"
+        for name in ("batches", "evaluate", "objective", "masked_words", "next_sentence", "build", "cross_entropy")
+    ]
     own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
     installed = version("transformers") if find_spec("transformers") else "none"
     return installed + " " + code("data_prep", *used, *own)

@@ -171,7 +171,7 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
 
 
 def timed_batches(*arguments):
-    """`pretrain.batches.Batches` with a clock: `waited` grows by the seconds in which its caller waits."""
+    """`pretrain.engine.batches.Batches` with a clock: `waited` grows by the seconds in which its caller waits."""
     from pretrain.engine.batches import Batches
 
     class TimedBatches(Batches):

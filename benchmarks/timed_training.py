@@ -149,7 +149,6 @@ class TimedPretraining(Pretraining):
         super().__init__(settings, out, World(), Interruption())
         self.plan = EvaluationPlan(terms.examples_a_point, terms.examples)
         self.judge = Judge(self.prepared, terms)
-        self.evaluation = self._evaluate
 
     def evaluation_plan(self, model, state: dict) -> EvaluationPlan:
         return self.plan
@@ -159,7 +158,7 @@ class TimedPretraining(Pretraining):
         self.timed = TimedRun(**{field.name: getattr(run, field.name) for field in fields(run)})
         return self.timed
 
-    def _evaluate(self, model, count: int) -> dict[str, float]:
+    def evaluate(self, model, count: int) -> dict[str, float]:
         self.timed.stopwatch.stop()
         counters = self.timed.counters
         return self.judge(model, count, self.timed.seconds(), counters.step, counters.tokens)

@@ -111,7 +111,7 @@ def batch_of(case: Case) -> PretrainingBatch:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What `step` asks of `pretrain.batches.Batches`, with the same micro-batch twice."""
+    """What `step` asks of `pretrain.engine.batches.Batches`, with the same micro-batch twice."""
 
     part: PretrainingBatch
     epochs = 0.0

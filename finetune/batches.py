@@ -205,7 +205,8 @@ class BatchMaker:
 
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
-        labels = {"labels": torch.zeros(1, dtype=torch.int64), "weights": torch.zeros(1)}
+        label = torch.from_numpy(np.zeros(1, self.encoded.sequences.label.dtype))
+        labels = {"labels": label, "weights": torch.zeros(1)}
         return LabelledBatch(**empty_sequence(self.tokenizer), **labels)
 
     def identify(self, texts: np.ndarray) -> list[str]:
@@ -226,7 +227,7 @@ class BatchMaker:
 
 
 class TextStream:
-    """Global batches of texts by number, epoch after epoch, for `pretrain.batches.Batches`.
+    """Global batches of texts by number, epoch after epoch, for `pretrain.engine.batches.Batches`.
 
     An epoch takes every text once; one of its batches may be smaller. `Position.example` counts texts.
     """

@@ -101,8 +101,8 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
     """What methods without any pretraining reach on the same texts."""
     task, held_out = dataset.task, dataset.held_out()
     results = {}
+    say(f"\n=== {', '.join(task.baseline_names)}")
     for name, outputs in task.baselines(dataset.train, held_out, settings).items():
-        say(f"\n=== {name}")
         scores = {part: combined([task.scores(task.targets(held_out[part]), p)]) for part, p in outputs.items()}
         results[name] = {"validation": None, "test": None, **scores}
     return results

@@ -30,7 +30,7 @@ def outputs(
     model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
-    found = np.zeros((encoded.num_texts, model.config.num_labels), dtype=np.float32)
+    found = np.zeros((encoded.num_texts, task.num_outputs), dtype=np.float32)
     for sequences, batch in maker.sequences(share(encoded.lengths(), world)):
         with precision():
             logits = model(batch.to(device)).logits

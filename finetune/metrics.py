@@ -62,8 +62,9 @@ def per_class(gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str]
 
 def confusion(gold: np.ndarray, probabilities: np.ndarray, num_labels: int) -> np.ndarray:
     """How many texts of each gold class (rows) were given each class (columns): int64 [C, C]."""
-    cells = gold * num_labels + probabilities.argmax(axis=1)
-    return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
+    from sklearn.metrics import confusion_matrix
+
+    return confusion_matrix(gold, probabilities.argmax(axis=1), labels=np.arange(num_labels))
 
 
 def spread(values: Sequence[float]) -> dict:

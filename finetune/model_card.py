@@ -30,7 +30,7 @@ def model_card(
     )
     use = f"```python\n{card.example}\n```"
     if not card.example:
-        use = "Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`."
+        use = card.instead
     elif settings.long_text != "head":
         use += "\n\nOf long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of\n"
         use += f"training ({settings.long_text})."

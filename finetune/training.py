@@ -99,7 +99,7 @@ class SeedTraining:
         while not results:
             with self.threads:
                 run = self._run()
-            results = self.world.first(partial(self._end, run))
+                results = self.world.first(partial(self._end, run))
         return results
 
     def _end(self, run: Run) -> dict | None:

@@ -95,7 +95,8 @@ class Evaluation:
         examples = self.examples[:count]
         mine = examples[share(examples.lengths(), self.world)]
         sums, scores = Counter(), []
-        for batch in list(self.maker.micro_batches(mine)) or [self.maker.nothing()]:
+        # All processes add up the same sums, also one that has no example.
+        for batch in self.maker.micro_batches(mine) if len(mine) else [self.maker.nothing()]:
             sums.update(self.objective.baseline_sums(batch))
             with torch.no_grad(), self.precision():
                 scores.append(self.objective.score_sums(model, moved(batch, device)))

@@ -25,8 +25,8 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
     ids = {piece: number for number, piece in enumerate(old.vocabulary)}
     for number, entry in enumerate(new.vocabulary[old.vocab_size :], old.vocab_size):
         pieces = [ids[piece] for piece in cut(entry, ids)] or [old.unk_id]
-        for old_rows, rows in zip(model.vocabulary_parameters(), grown.vocabulary_parameters(), strict=True):
-            rows[number] = old_rows[pieces].mean(0)
+        for old_rows, new_rows in zip(model.vocabulary_parameters(), grown.vocabulary_parameters(), strict=True):
+            new_rows[number] = old_rows[pieces].mean(0)
     return grown
 
 

@@ -92,7 +92,7 @@ def _indexed(objective: PretrainingObjective, found: dict) -> list[tuple[str, fl
     """What hubs list of the results: those of what is learned first."""
     name = objective.parts[0].name
     kinds = ("loss", "perplexity", "accuracy")
-    return [(kind, found[f"{name}_{kind}"]) for kind in kinds if f"{name}_{kind}" in found]
+    return [(kind, found[f"{name}_{kind}"]) for kind in kinds if found.get(f"{name}_{kind}") is not None]
 
 
 def _row(row: Row) -> tuple[str, str, str]:

@@ -84,7 +84,8 @@ class Part(ABC):
         return {f"{self.name}_loss": loss, f"{self.name}_correct": (logits.argmax(-1) == labels).sum().float()}
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
-        """What is reached without a model, as sums over the targets of a batch on the host."""
+        """What is reached without a model, as sums over the targets of a batch on the host. Every batch has the same
+        ones, as processes add them up."""
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:

@@ -133,7 +133,7 @@ class Pretraining:
     """The parts of one run and the order in which they act."""
 
     def __init__(self, settings: PretrainSettings, out: Path, world: World, interruption: Interruption,
-                 objective: ObjectiveMaker):  # fmt: skip
+                 objective: ObjectiveMaker = make_objective):  # fmt: skip
         self.out, self.world, self.interruption = out, world, interruption
         self.prepared = open_corpus(settings, out, world)
         self.objective = objective(settings, self.prepared)
@@ -178,8 +178,8 @@ class Pretraining:
         self._introduce(run)
         start = Position(**state.get("position", {}))
         batches = Batches(self.stream, self.maker, self.settings.batch_size, start, self.world)
-        train(run, batches, partial(self.evaluation, count=plan.during))
-        results = self.evaluation(model, plan.final)
+        train(run, batches, partial(self.evaluate, count=plan.during))
+        results = self.evaluate(model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
         if self.world.is_main:
@@ -209,6 +209,10 @@ class Pretraining:
         budget = Budget.parse(self.settings.budget)
         examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
+
+    def evaluate(self, model, count: int) -> dict[str, float]:
+        """The results on the first `count` held-out examples."""
+        return self.evaluation(model, count)
 
     def make_run(self, learner: Learner, state: dict, plan: EvaluationPlan) -> Run:
         """The run to train on, which goes on from the state of a checkpoint unless that is empty."""

@@ -17,6 +17,7 @@ class Trouble:
     """Looks at each held-out evaluation of a pretraining and says every kind of trouble once.
 
     Args:
+        objective: says what the troubles of its parts are.
         evaluations: how many there will be during the run; one more follows at its end.
     """
 

@@ -57,6 +57,8 @@ class Card:
     """For the index of a hub."""
     example: str
     """Python that asks the model with transformers; empty where transformers cannot."""
+    instead: str = "Use `finetune.predictor.Predictor`."
+    """What is said in its place."""
 
 
 class Task(ABC):
@@ -73,6 +75,8 @@ class Task(ABC):
     """The scores that tables show, the most important first: title -> name."""
     metrics: tuple[str, ...]
     """The names of all scores. One of them is "loss"."""
+    baseline_names: tuple[str, ...] = ()
+    """Of what learns without a BERT."""
     lower_is_better: frozenset[str] = frozenset({"loss"})
 
     # --- rows

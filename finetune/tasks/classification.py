@@ -47,7 +47,7 @@ class Classification(Task):
 
     name = "classification"
     label_columns = ("label", "labels", "class", "category", "target", "sentiment")
-    shown, metrics = report.SHOWN, METRICS
+    shown, metrics, baseline_names = report.SHOWN, METRICS, (TFIDF, MAJORITY)
 
     def __init__(self, labels: Sequence[str] = ()):
         self.labels = list(labels)
@@ -189,7 +189,8 @@ class Classification(Task):
         return scores(targets, outputs)
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
-        """Half a standard error of the accuracy (docs/fine_tuning.md); the loss decides alone where it is asked for."""
+        """Half a standard error of the accuracy (docs/fine_tuning.md; after Breiman et al. 1984, section 3.4.3), and
+        nothing where the loss is asked for."""
         if metric == "loss":
             return 0.0
         return _AS_GOOD * math.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / num_texts)
@@ -273,8 +274,8 @@ print(classify({arguments}, truncation=True))"""
             title=f"A classifier of {'pairs of texts' if is_pair else 'texts'} in {config.num_labels} classes",
             findings=findings,
             metrics=("accuracy", "macro_f1"),
-            # Its head has hidden layers that transformers does not know.
             example="" if config.classifier_hidden_layers else example,
+            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def prediction(self, output: np.ndarray) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def cases(prepared: PreparedCorpus, world: World) -> Iterator[dict[str, object]]
         objective = bert_objective(prepared.unigram_counts, next_sentence)
         model = small_model(prepared, number, next_sentence)
         losses, gradients, counted = one_step(model, objective, batches, world)
-        held_out = CountingMaker(prepared.validation, prepared.tokenizer, "token", tokens)
+        held_out = CountingMaker(prepared.validation, prepared.tokenizer, "token", tokens, prepared.validation_copied)
         evaluation = Evaluation(prepared, objective, held_out, length, Precision("cpu", "fp32"), world)
         results = evaluation(model, batch_size)
         counts = {"tokens": counted, "held_out_tokens": world.sum([held_out.tokens])[0]}

@@ -38,7 +38,7 @@ class Regression(Task):
     name, label_columns = "regression", ("score",)
     shown, metrics = {"mean absolute error": "mae", "squared error": "loss"}, ("mae", "loss")
     lower_is_better = frozenset({"mae", "loss"})
-    num_outputs = 1
+    num_outputs, baseline_names = 1, ("mean",)
 
     def label_of(self, row, column):
         try:
