@@ -171,8 +171,9 @@ def test_a_moved_folder_opens(prepared, shard_of, small_tokenizer):
 
 
 def test_the_log_may_differ(prepared):
+    before = PreparedCorpus(prepared).digest
     (prepared / LOG).write_text("another date, and longer")
-    PreparedCorpus(prepared)
+    assert PreparedCorpus(prepared).digest == before
 
 
 FILES = [f"train/{DATA}", "validation/state.json", "tokenizer/vocab.txt", "unigram_counts.npy"]

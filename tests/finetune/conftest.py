@@ -14,6 +14,15 @@ from pretrain.engine.checkpoint import save_model_folder
 CLASSES = {"heart": "heart rate of the patient was stable", "mask": "mask 1 2 3 [mask] 4 5", "number": "7 8 9 , 0 . 6"}
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Models this small only wait for a second one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def encoder(small_tokenizer: WordPieceTokenizer, tmp_path_factory) -> Path:
     """A folder as pretraining leaves it: 2 layers x 32, up to 48 tokens, weights large enough to matter."""

@@ -98,4 +98,5 @@ def test_a_solver_that_does_not_converge_prints_nothing(monkeypatch):
     train, labels = sentences(60, [0, 1], seed=7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False)
+        (found,) = tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False)
+    assert found.shape == (60, 2)

@@ -26,6 +26,7 @@ from pretrain.engine.step import step
 
 LABELS = ["calm", "loud", "none"]
 TASK = Classification()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def built(folder, labels, seed, dropout, **changes):
@@ -40,15 +41,6 @@ def encoded_of(examples, labels, tokenizer, length, long_text):
 def objective_of(encoded, balanced):
     settings = FinetuneSettings(class_weights="balanced" if balanced else "none")
     return Classification(LABELS).objective(encoded, settings)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small only wait for a second one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def columns_of(names, texts=(), label=None, labelled=True, **values):

@@ -24,6 +24,7 @@ transformers.utils.logging.disable_progress_bar()
 
 LABELS = ["calm", "loud", "of no kind"]
 TASK = Classification(LABELS)
+pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTH = 16
 # Short and long ones in turn, so that an order by length is not the order given.
 TEXTS = [f"{'heart rate of the patient ' * (n * 7 % 5)}was {n} [mask] stable, {n * n}." for n in range(12)]
@@ -36,15 +37,6 @@ def singles():
 
 def pairs():
     return [Example(f"t:{n}", first, second) for n, (first, second) in enumerate(PAIRS)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small only wait for a second one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
