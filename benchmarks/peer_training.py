@@ -14,6 +14,7 @@ import transformers
 from timed_training import Judge, Stopwatch, Terms
 from torch import Tensor, nn
 
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream
@@ -72,7 +73,7 @@ class PeerTraining:
     def __init__(self, settings: PretrainSettings, preset: str, learning_rate: float, batch_size: int):
         self.prepared = PreparedCorpus(settings.prepared)
         examples, tokenizer = settings.examples, self.prepared.tokenizer
-        stream = ExampleStream(self.prepared.train, tokenizer, examples, next_sentence=True)
+        stream = ExampleStream(ShardExamples.of(self.prepared, "train", examples.sequence_length, examples.seed))
         self._drawn = stream.batches(batch_size, Position())
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
         self._objective = bert_objective(self.prepared.unigram_counts)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.assembly import HELD_OUT_SEED
-from data_prep.examples.packing import Examples, pack
-from data_prep.examples.pairs import example_keys, example_order, pairs
+from data_prep.examples.packing import pack
+from data_prep.examples.pairs import example_order
 from data_prep.examples.random_keys import below, keys
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertForMaskedLM
 
@@ -42,8 +42,7 @@ def main() -> None:
 def masked_sequences(prepared: PreparedCorpus, length: int, count: int) -> list[tuple]:
     """Held-out examples in their frozen order, each with one ordinary token masked: ids, types, place, answer."""
     tokenizer, shard = prepared.tokenizer, prepared.validation[0]
-    rows = pairs(shard, length, HELD_OUT_SEED, 0, tokenizer.starts_word)
-    examples = Examples.of(0, rows, example_keys(0, np.arange(len(rows)), HELD_OUT_SEED, 0))
+    examples = ShardExamples.of(prepared, "validation", length)(0)
     found = []
     for row in example_order(examples.key)[:count]:
         example = examples[row : row + 1]

@@ -13,6 +13,7 @@ from .copies import copied_tokens
 from .encode import Block, BlockStore, id_dtype
 from .errors import PrepError
 from .examples.pairs import pairs
+from .examples.shard_examples import HELD_OUT_SEED
 from .examples.static_copies import write_static_copies
 from .memory import give_back
 from .prepared import Shard, read_shards, stream_shards, write_shards, write_table
@@ -21,8 +22,6 @@ from .settings import ExampleSettings
 from .vocabulary.wordpiece import WordPieceTokenizer
 
 PARTS = ("train", "validation")
-# The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.
-HELD_OUT_SEED = 2018
 # Of text, about 70,000 windows of 128 tokens: enough partners for each; memory grows with it.
 SHARD_BYTES = 42_000_000
 

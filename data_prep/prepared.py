@@ -14,10 +14,10 @@ values are all ids end to end, the inner offsets the sentences, the outer offset
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ FORMAT = 2
 MANIFEST = "prepared.json"
 # Facts about one run, not about the data: outside the digest.
 LOG = "prep.log"
+PAIR_COLUMNS = ("a_start", "a_length", "b_start", "b_length", "label")
 _DATA_FILE = "data-00000-of-00001.arrow"
 
 
@@ -162,10 +163,37 @@ def _shard(folder: Path, index: int, batch) -> Shard:
     return shard
 
 
-def read_table(folder: Path) -> Iterator[dict[str, np.ndarray]]:
-    """The record batches written by `write_table`, their flat columns as numpy arrays."""
-    for batch in _record_batches(folder):
-        yield {name: batch.column(name).to_numpy() for name in batch.schema.names}
+def read_pairs(folder: Path) -> list[dict[str, np.ndarray]]:
+    """Of each shard the columns of its pairs (see `examples.pairs.Pairs.columns`), int32 [rows], memory-mapped."""
+    return [_pairs(folder, index, batch) for index, batch in enumerate(_record_batches(folder))]
+
+
+def _pairs(folder: Path, index: int, batch) -> dict[str, np.ndarray]:
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+        return {name: batch.column(name).to_numpy(zero_copy_only=True) for name in PAIR_COLUMNS}
+    except (pa.ArrowException, KeyError) as error:
+        raise PrepError(
+            f"record batch {index} of {folder / _DATA_FILE} does not hold pairs ({error}): prepare the corpus again"
+        ) from error
+
+
+def _fit(rows: Mapping[str, np.ndarray], shard: Shard, sequence_length: int) -> bool:
+    """Whether pairs lie in their shard, are no longer than the sequence length, and have labels that are known."""
+    if any(column.dtype != np.int32 for column in rows.values()):
+        return False
+    a_start, a_length, b_start, b_length, label = (rows[name].astype(np.int64) for name in PAIR_COLUMNS)
+    return all(
+        np.all(condition)
+        for condition in (
+            (a_start >= 0) & (a_length > 0) & (a_start + a_length <= len(shard.ids)),
+            (b_start >= 0) & (b_length >= 0) & (b_start + b_length <= len(shard.ids)),
+            a_length + b_length + 2 + (b_length > 0) <= sequence_length,
+            np.isin(label, (0, 1, -100)),
+        )
+    )
 
 
 def seal(folder: Path, facts: dict, files: Sequence[str]) -> None:
@@ -205,10 +233,13 @@ class PreparedCorpus:
         vocab_size = self.tokenizer.vocab_size
         if self.unigram_counts.shape != (vocab_size,):
             raise _to_be_prepared_again(self.folder, Damaged("its unigram_counts.npy is not one of its vocabulary"))
+        length = self.manifest["identity"]["sequence_length"]
         for part in ("train", "validation"):
-            for shard in read_shards(self.folder / part):
-                if len(shard.ids) and shard.ids.max() >= vocab_size:
-                    raise _to_be_prepared_again(self.folder, Damaged(f"{part} holds ids beyond its vocabulary"))
+            shards, tables = read_shards(self.folder / part), self.pairs(part)
+            if any(len(shard.ids) and shard.ids.max() >= vocab_size for shard in shards):
+                raise _to_be_prepared_again(self.folder, Damaged(f"{part} holds ids beyond its vocabulary"))
+            if len(shards) != len(tables) or not all(map(_fit, tables, shards, repeat(length))):
+                raise _to_be_prepared_again(self.folder, Damaged(f"{part}_pairs does not belong to its {part}"))
 
     @cached_property
     def tokenizer(self) -> WordPieceTokenizer:
@@ -221,6 +252,10 @@ class PreparedCorpus:
     @cached_property
     def validation(self) -> list[Shard]:
         return read_shards(self.folder / "validation")
+
+    def pairs(self, part: str) -> list[dict[str, np.ndarray]]:
+        """The stored pairs of each shard of a part (see `read_pairs`)."""
+        return read_pairs(self.folder / f"{part}_pairs")
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
@@ -292,6 +327,7 @@ def _is_manifest(content: dict) -> bool:
     if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
         return False
     numbers = [content[part].get(name) for part in ("train", "validation") for name in ("documents", "tokens")]
+    numbers.append(content["identity"].get("sequence_length"))
     facts = content["files"].values()
     return all(type(number) is int and number >= 0 for number in numbers) and all(
         isinstance(fact, dict) and type(fact.get("bytes")) is int and isinstance(fact.get("blake2b"), str)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Examples, pack
-from data_prep.examples.pairs import example_keys, example_order, pairs, shard_order
+from data_prep.examples.pairs import example_order, shard_order
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import Shard
-from data_prep.settings import ExampleSettings
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 
@@ -41,21 +41,12 @@ class ExampleStream:
     """The examples of epoch after epoch, in an order that depends on the seed alone.
 
     Args:
-        shards: the training part of a prepared corpus.
-        next_sentence: whether pairs are built (see `data_prep.examples.pairs.pairs`).
+        shard_examples: the examples of the training part.
     """
 
-    def __init__(
-        self, shards: list[Shard], tokenizer: WordPieceTokenizer, settings: ExampleSettings, next_sentence: bool
-    ):
-        self.shards, self.tokenizer, self.settings, self.next_sentence = shards, tokenizer, settings, next_sentence
-        self.num_tokens = sum(len(shard.ids) for shard in shards)
-
-    def shard_examples(self, index: int, epoch: int) -> Examples:
-        """All examples of one shard in an epoch, in text order."""
-        length, seed = self.settings.sequence_length, self.settings.seed
-        rows = pairs(self.shards[index], length, seed, epoch, self.tokenizer.starts_word, self.next_sentence)
-        return Examples.of(index, rows, example_keys(index, np.arange(len(rows)), seed, epoch))
+    def __init__(self, shard_examples: ShardExamples):
+        self.shard_examples = shard_examples
+        self.num_tokens = sum(len(shard.ids) for shard in shard_examples.shards)
 
     def batches(self, batch_size: int, start: Position) -> Iterator[tuple[Examples, Position]]:
         """Global batches of exactly `batch_size` examples, for ever, each with the position after it."""
@@ -77,7 +68,7 @@ class ExampleStream:
 
     def _buffers(self, epoch: int, first: int) -> Iterator[tuple[int, Examples]]:
         """The buffers of an epoch from number `first` on, each with its examples mixed."""
-        order = shard_order(len(self.shards), self.settings.seed, epoch).tolist()
+        order = shard_order(len(self.shard_examples), self.shard_examples.seed, epoch).tolist()
         for number in range(first, -(-len(order) // SHARDS_MIXED)):
             indices = order[number * SHARDS_MIXED : (number + 1) * SHARDS_MIXED]
             examples = Examples.concatenate([self.shard_examples(index, epoch) for index in indices])

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
@@ -153,9 +154,11 @@ def make_data(
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
-    stream = ExampleStream(prepared.train, tokenizer, examples, objective.needs_pairs)
+    length, has_pairs = examples.sequence_length, objective.needs_pairs
+    stream = ExampleStream(ShardExamples.of(prepared, "train", length, examples.seed, has_pairs))
     # Runs are compared on the same masks, whatever they are trained on.
     held_out = objective.maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
     precision = Precision(settings.device, settings.precision)
-    evaluation = Evaluation(prepared, objective, held_out, examples.sequence_length, precision, world)
+    held_out_examples = ShardExamples.of(prepared, "validation", length, next_sentence=has_pairs)
+    evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
     return stream, objective.maker(prepared.train, tokenizer, examples.masking, tokens), evaluation

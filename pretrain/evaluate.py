@@ -7,14 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_prep.assembly import HELD_OUT_SEED
 from data_prep.examples.packing import Examples
-from data_prep.examples.pairs import example_keys, example_order, pairs
-from data_prep.prepared import PreparedCorpus
+from data_prep.examples.pairs import example_order
+from data_prep.examples.shard_examples import ShardExamples
 
 from .batches import BatchMaker
 from .engine.batches import share
@@ -55,36 +53,28 @@ class Evaluation:
     """The frozen held-out examples in a fixed order.
 
     Args:
-        prepared: where the held-out part comes from.
+        shard_examples: those of the held-out part, with the sequence length of training and the seed of all runs.
         maker: of the validation part, with its copies.
-        sequence_length: as in training; the seed of pairs and masks is the same for all runs.
         precision: gives the context that the model computes in.
         world: the processes that share an evaluation.
     """
 
     def __init__(
         self,
-        prepared: PreparedCorpus,
+        shard_examples: ShardExamples,
         objective: PretrainingObjective,
         maker: BatchMaker,
-        sequence_length: int,
         precision: Callable[[], AbstractContextManager],
         world: World,
     ):
-        self.prepared, self.objective, self.maker, self.world = prepared, objective, maker, world
-        self.sequence_length, self.precision = sequence_length, precision
+        self.shard_examples, self.objective, self.maker = shard_examples, objective, maker
+        self.precision, self.world = precision, world
         self._speed: float | None = None
 
     @cached_property
     def examples(self) -> Examples:
         """All held-out examples, in the order in which they are used."""
-        parts = []
-        for index, shard in enumerate(self.prepared.validation):
-            starts_word = self.prepared.tokenizer.starts_word
-            rows = pairs(shard, self.sequence_length, HELD_OUT_SEED, 0, starts_word, self.objective.needs_pairs)
-            key = example_keys(index, np.arange(len(rows)), HELD_OUT_SEED, 0)
-            parts.append(Examples.of(index, rows, key))
-        examples = Examples.concatenate(parts)
+        examples = Examples.concatenate([self.shard_examples(index) for index in range(len(self.shard_examples))])
         return examples[example_order(examples.key)]
 
     def __call__(self, model: nn.Module, count: int) -> dict[str, float]:

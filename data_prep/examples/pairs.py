@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ..prepared import Shard
+from ..prepared import PAIR_COLUMNS, Shard
 from .random_keys import below, keys
 from .windows import cut_long_sentences, targets, windows
 
@@ -67,8 +67,7 @@ class Pairs:
 
     def columns(self) -> dict[str, np.ndarray]:
         """The rows as named columns, in the order in which they are stored."""
-        names = ("a_start", "a_length", "b_start", "b_length", "label")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in PAIR_COLUMNS}
 
 
 def pairs(

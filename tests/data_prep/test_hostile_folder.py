@@ -45,15 +45,15 @@ def refused(folder, *words):
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), error.value
 
 
-def rewritten(folder, change):
-    """Change the record batches of the training part."""
-    with pa.ipc.open_stream((folder / DATA).read_bytes()) as reader:
+def rewritten(folder, change, name=DATA):
+    """Change the record batches of the training part, or of another file."""
+    with pa.ipc.open_stream((folder / name).read_bytes()) as reader:
         batches = list(reader)
     made = [change(batch) for batch in batches]
-    with pa.OSFile(str(folder / DATA), "wb") as sink, pa.ipc.new_stream(sink, made[0].schema) as writer:
+    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, made[0].schema) as writer:
         for batch in made:
             writer.write_batch(batch)
-    sealed(folder, DATA)
+    sealed(folder, name)
 
 
 def documents(ids, sentences, starts, kind="uint16"):
@@ -138,3 +138,55 @@ def test_counts_of_another_vocabulary_or_with_code_in_them_are_refused(folder):
     np.save(folder / "unigram_counts.npy", np.array([object()]), allow_pickle=True)
     sealed(folder, "unigram_counts.npy")
     refused(folder, "unigram_counts.npy")
+
+
+def with_value(name, value, row=3):
+    """Changes one number of a table of pairs."""
+
+    def change(batch):
+        column = batch.column(name).to_numpy(zero_copy_only=False).copy()
+        column[row] = value
+        return batch.set_column(batch.schema.names.index(name), name, pa.array(column))
+
+    return change
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("a_start", value) for value in (-1, 2**31 - 1)),
+        *(("a_length", value) for value in (-1, 0, 31, 2**31 - 1)),
+        *(("b_start", value) for value in (-1, 2**31 - 1)),
+        *(("b_length", value) for value in (-1, 30, 2**31 - 1)),
+        *(("label", value) for value in (-1, 2)),
+    ],
+)
+def test_pairs_that_point_elsewhere_are_refused(part, name, value, folder):
+    rewritten(folder, with_value(name, value), f"{part}_pairs/data-00000-of-00001.arrow")
+    refused(folder, f"{part}_pairs does not belong to its {part}", "prepare the corpus again")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batch: batch.select(["a_start", "label"]),
+        lambda batch: batch.set_column(1, "a_start", batch.column("a_start").cast("string")),
+        lambda batch: batch.set_column(1, "a_start", batch.column("a_start").cast("int64")),
+        lambda batch: batch.set_column(1, "a_start", pa.nulls(len(batch), "int32")),
+    ],
+)
+def test_a_table_without_pairs_is_refused(change, folder):
+    rewritten(folder, change, "train_pairs/data-00000-of-00001.arrow")
+    refused(folder, "train_pairs", "prepare the corpus again")
+
+
+def test_pairs_for_another_number_of_shards_are_refused(folder):
+    name = "train_pairs/data-00000-of-00001.arrow"
+    with pa.ipc.open_stream((folder / name).read_bytes()) as reader:
+        (batch,) = reader
+    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    sealed(folder, name)
+    refused(folder, "train_pairs does not belong to its train")

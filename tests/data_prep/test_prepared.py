@@ -16,10 +16,11 @@ from data_prep.errors import PrepError
 from data_prep.files import file_digest, write_json
 from data_prep.prepared import (
     LOG,
+    PAIR_COLUMNS,
     PreparedCorpus,
     Shard,
+    read_pairs,
     read_shards,
-    read_table,
     seal,
     write_shards,
     write_table,
@@ -112,11 +113,13 @@ def test_datasets_opens_a_table_and_sees_the_same_rows(tmp_path):
     assert opened.column_names == ["label", "ids"]
 
 
-def test_a_table_comes_back_batch_by_batch(tmp_path):
-    batches = [{"a": np.arange(5), "b": np.arange(5) - 100}, {"a": np.arange(0), "b": np.arange(0)}]
-    write_table(tmp_path / "pairs", batches)
-    found = [{name: column.tolist() for name, column in batch.items()} for batch in read_table(tmp_path / "pairs")]
-    assert found == [{name: column.tolist() for name, column in batch.items()} for batch in batches]
+def test_pairs_come_back_shard_by_shard(tmp_path):
+    tables = [{name: np.arange(rows) - 100 for name in ("shard", *PAIR_COLUMNS)} for rows in (5, 0, 3)]
+    write_table(tmp_path / "pairs", tables)
+    found = read_pairs(tmp_path / "pairs")
+    assert [list(columns) for columns in found] == [list(PAIR_COLUMNS)] * 3
+    for columns, written in zip(found, tables, strict=True):
+        assert all(columns[name].tolist() == written[name].tolist() for name in PAIR_COLUMNS)
 
 
 def test_the_same_shards_give_the_same_bytes(tmp_path, shard_of):
@@ -143,12 +146,19 @@ def original(tmp_path_factory, shard_of, small_tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("original") / "prepared"
     for part in ("train", "validation"):
         write_shards(folder / part, [small_shard(shard_of)], np.dtype(np.uint16))
+        rows = dict.fromkeys(PAIR_COLUMNS, np.zeros(1)) | {"a_length": np.ones(1)}
+        write_table(folder / f"{part}_pairs", [rows])
     small_tokenizer.save(folder / "tokenizer", 32)
     np.save(folder / "unigram_counts.npy", np.arange(small_tokenizer.vocab_size))
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     (folder / LOG).write_text("a date")
     numbers = {part: {"documents": 2, "tokens": 6} for part in ("train", "validation")}
-    facts = {"digest": "abc", "identity": {}, "tokenizer": small_tokenizer.digest(), "next_sentence": True}
+    facts = {
+        "digest": "abc",
+        "identity": {"sequence_length": 8},
+        "tokenizer": small_tokenizer.digest(),
+        "next_sentence": True,
+    }
     seal(folder, facts | numbers, files)
     return folder
 
@@ -167,7 +177,7 @@ def test_a_moved_folder_opens(prepared, shard_of, small_tokenizer):
     assert corpus.unigram_counts.tolist() == list(range(small_tokenizer.vocab_size))
     expected = rows_of([small_shard(shard_of)])
     assert rows_of(corpus.train) == rows_of(corpus.validation) == expected
-    assert len(corpus.manifest["files"]) == 3 + 3 + 3 + 1
+    assert len(corpus.manifest["files"]) == 5 * 3 + 1
 
 
 def test_the_log_may_differ(prepared):

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from data_prep.examples.packing import Examples
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
-from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream, PretrainingBatch
 from pretrain.build import bert_objective
@@ -42,15 +42,15 @@ def cases(prepared: PreparedCorpus, world: World) -> Iterator[dict[str, object]]
     for number in range(CASES):
         length, batch_size = rng.choice([16, 32, 48]), rng.choice([1, 2, 3, 5, 17])
         tokens, next_sentence = rng.choice([20, 100, 4096]), rng.random() < 0.7
-        examples = ExampleSettings(sequence_length=length, seed=number)
-        stream = ExampleStream(prepared.train, prepared.tokenizer, examples, next_sentence)
+        stream = ExampleStream(ShardExamples.of(prepared, "train", length, number, next_sentence))
         maker = BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
         batches = Batches(stream, maker, batch_size, Position(), world)
         objective = bert_objective(prepared.unigram_counts, next_sentence)
         model = small_model(prepared, number, next_sentence)
         losses, gradients, counted = one_step(model, objective, batches, world)
         held_out = CountingMaker(prepared.validation, prepared.tokenizer, "token", tokens, prepared.validation_copied)
-        evaluation = Evaluation(prepared, objective, held_out, length, Precision("cpu", "fp32"), world)
+        held_out_examples = ShardExamples.of(prepared, "validation", length, next_sentence=next_sentence)
+        evaluation = Evaluation(held_out_examples, objective, held_out, Precision("cpu", "fp32"), world)
         results = evaluation(model, batch_size)
         counts = {"tokens": counted, "held_out_tokens": world.sum([held_out.tokens])[0]}
         yield {"losses": losses, "gradients": gradients, "counts": counts, "held_out": results}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_prep.settings import ExampleSettings
+from data_prep.examples.shard_examples import ShardExamples
 from finetune.batches import BatchMaker as TextBatchMaker
 from finetune.batches import encode_texts
 from finetune.tasks.classification import ClassificationObjective
@@ -47,7 +47,7 @@ def maker(prepared):
 
 @pytest.fixture(scope="module")
 def batch(prepared, maker):
-    stream = ExampleStream(prepared.train, prepared.tokenizer, ExampleSettings(sequence_length=48), True)
+    stream = ExampleStream(ShardExamples.of(prepared, "train", 48, seed=1))
     return maker.packed(next(stream.batches(6, Position()))[0])
 
 

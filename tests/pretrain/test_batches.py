@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.assembly import Totals, assemble_shards
-from data_prep.settings import ExampleSettings
+from data_prep.examples.shard_examples import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
@@ -19,7 +20,7 @@ SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fix
 def stream(prepared):
     """A stream over more shards than are mixed at a time."""
     shards = split_into_shards(prepared.train[0], 6)
-    return ExampleStream(shards, prepared.tokenizer, ExampleSettings(sequence_length=48, seed=3), True)
+    return ExampleStream(ShardExamples(shards, prepared.tokenizer.starts_word, 48, seed=3))
 
 
 def split_into_shards(shard, count):
@@ -41,7 +42,8 @@ def identities(examples):
 
 
 def epoch_identities(stream, epoch):
-    return [i for index in range(len(stream.shards)) for i in identities(stream.shard_examples(index, epoch))]
+    shards = range(len(stream.shard_examples))
+    return [identity for index in shards for identity in identities(stream.shard_examples(index, epoch))]
 
 
 def first_examples(stream, batch_size, count):
@@ -77,12 +79,12 @@ def test_any_position_is_taken_up_exactly(stream, batch_size, done):
 
 
 def test_the_seed_decides_the_order(stream):
-    other = ExampleStream(stream.shards, stream.tokenizer, ExampleSettings(sequence_length=48, seed=4), True)
+    other = ExampleStream(replace(stream.shard_examples, seed=4))
     assert first_examples(stream, 8, 40) != first_examples(other, 8, 40)
 
 
 def test_an_epoch_uses_every_token_of_the_corpus(stream, prepared):
-    maker = BatchMaker(stream.shards, prepared.tokenizer, "token", 4096)
+    maker = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", 4096)
     batches = Batches(stream, maker, len(epoch_identities(stream, 0)), Position(), World())
     batches.draw()
     assert batches.position.content_tokens == stream.num_tokens
@@ -95,7 +97,7 @@ def test_processes_and_micro_batches_only_divide_a_global_batch(stream, prepared
     """Any number of processes, another one after a resume: every step has the same examples with the same masks."""
 
     def of_all_processes(size, start, count):
-        maker = BatchMaker(stream.shards, prepared.tokenizer, "token", tokens)
+        maker = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", tokens)
         worlds = [Batches(stream, maker, 5, start, World(rank, size)) for rank in range(size)]
         steps = []
         for _ in range(count):
@@ -115,8 +117,8 @@ def test_processes_and_micro_batches_only_divide_a_global_batch(stream, prepared
 @pytest.mark.parametrize("tokens", [1, 100, 500, 10**6])
 def test_micro_batches_divide_a_batch_and_change_nothing(stream, prepared, tokens):
     examples, _ = next(stream.batches(24, Position()))
-    whole = BatchMaker(stream.shards, prepared.tokenizer, "token", 10**9).packed(examples)
-    parts = list(BatchMaker(stream.shards, prepared.tokenizer, "token", tokens).micro_batches(examples))
+    whole = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", 10**9).packed(examples)
+    parts = list(BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", tokens).micro_batches(examples))
     assert all(part.num_tokens <= tokens or part.num_sequences == 1 for part in parts)
     assert rows(whole) == sorted(row for part in parts for row in rows(part))
 
@@ -134,7 +136,7 @@ def rows(batch):
 
 def test_a_packed_batch_is_what_the_model_takes(stream, prepared):
     examples, _ = next(stream.batches(9, Position()))
-    batch = BatchMaker(stream.shards, prepared.tokenizer, "whole-word", 4096).packed(examples)
+    batch = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "whole-word", 4096).packed(examples)
     lengths = torch.diff(batch.sequence_starts)
     assert batch.max_sequence_length == int(lengths.max()) <= 48
     assert batch.position_ids[batch.sequence_starts[:-1].long()].tolist() == [0] * 9

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.settings import ExampleSettings
+from data_prep.examples.shard_examples import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once
 from pretrain.engine.batches import Position
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def stream(prepared):
-    return ExampleStream(prepared.train, prepared.tokenizer, ExampleSettings(sequence_length=48), True)
+    return ExampleStream(ShardExamples.of(prepared, "train", 48, seed=1))
 
 
 def same(one, other):
@@ -39,9 +39,9 @@ def test_the_steps_that_are_timed_are_the_first_of_the_run_and_the_last_is_the_l
 
 @given(st.integers(1, 3000))
 @settings(max_examples=40, deadline=None)
-def test_the_evaluation_takes_the_examples_that_make_one_full_micro_batch(stream, tokens):
+def test_the_evaluation_takes_the_examples_that_make_one_full_micro_batch(stream, prepared, tokens):
     examples, _ = next(stream.batches(40, Position()))
-    maker = BatchMaker(stream.shards, stream.tokenizer, "token", tokens)
+    maker = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", tokens)
     count = examples_at_once(examples, tokens)
     batches = list(maker.micro_batches(examples[:count]))
     assert len(batches) == 1

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_prep.examples.shard_examples import ShardExamples
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
@@ -144,5 +145,5 @@ def test_masked_words_alone_have_no_pair_numbers(prepared):
     objective = bert_objective(prepared.unigram_counts, next_sentence=False)
     maker = BatchMaker(prepared.validation, prepared.tokenizer, "token", 4096)
     model = model_of(prepared, settings_of(prepared))
-    found = Evaluation(prepared, objective, maker, 48, nullcontext, World())(model, 20)
+    found = Evaluation(ShardExamples.of(prepared, "validation", 48), objective, maker, nullcontext, World())(model, 20)
     assert not any(name.startswith("nsp") for name in found)

@@ -11,7 +11,7 @@ import torch
 from transformers import BertForPreTraining as TheirBert
 
 from data_prep.errors import Interrupted
-from data_prep.settings import ExampleSettings
+from data_prep.examples.shard_examples import ShardExamples
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine import run as training_run
@@ -48,7 +48,7 @@ def tiny_config(prepared, dropout):
 
 
 def examples_and_maker(prepared, tokens=10**9):
-    stream = ExampleStream(prepared.train, prepared.tokenizer, ExampleSettings(sequence_length=48), True)
+    stream = ExampleStream(ShardExamples.of(prepared, "train", 48, seed=1))
     examples, _ = next(stream.batches(24, Position()))
     return examples, BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
 
