@@ -54,8 +54,11 @@ def open_checkpoint(
     return model, state
 
 
-def require_same_pairs(checkpoint: Path, state: dict) -> None:
-    """Raises PretrainError where a run was begun on other examples of its corpus than this version makes."""
+def require_same_objective(checkpoint: Path, state: dict, objective: PretrainingObjective) -> None:
+    """Raises PretrainError if the run began with another objective, or on examples that this version does not make."""
+    begun_with = state.get("objective", objective.name)
+    if begun_with != objective.name:
+        raise PretrainError(f"{checkpoint} learned {begun_with}, not {objective.name}: give another --out")
     if state.get("pairs", 1) != PAIRS_VERSION:
         raise PretrainError(
             f"{checkpoint} was trained on sentence pairs of another version of this tool, which this one does not "

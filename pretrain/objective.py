@@ -139,6 +139,11 @@ class PretrainingObjective:
         return " and ".join(part.learned for part in self.parts)
 
     @property
+    def name(self) -> str:
+        """The names of its parts: "mlm+nsp"."""
+        return "+".join(part.name for part in self.parts)
+
+    @property
     def metrics(self) -> list[str]:
         """The names of all results, those of parts that are off included."""
         return [name for part in (*self.parts, *self.off) for name in part.metrics]

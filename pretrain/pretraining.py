@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, parameter_count
 from model.huggingface import read_config
 
-from .build import make_data, make_model, make_objective, open_checkpoint, require_same_pairs
+from .build import make_data, make_model, make_objective, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
@@ -83,12 +83,13 @@ def base_config(settings: PretrainSettings):
         return read_config(Path(settings.init_from))
 
 
-def is_finished(settings: PretrainSettings, out: Path, corpus: str) -> bool:
-    """Whether `out` holds the results of this budget on the corpus of this digest."""
+def is_finished(settings: PretrainSettings, out: Path, corpus: str, metrics: Collection[str]) -> bool:
+    """Whether `out` holds these results of this budget on the corpus of this digest."""
     try:
         results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        return Budget.parse(results["budget"]) == Budget.parse(settings.budget) and results["prepared"] == corpus
-    except (OSError, ValueError, KeyError, TypeError):
+        is_same = Budget.parse(results["budget"]) == Budget.parse(settings.budget) and results["prepared"] == corpus
+        return is_same and set(metrics) >= results["validation"].keys()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -146,7 +147,7 @@ class Pretraining:
         self.threads = Threads.of(settings, world.size)
 
     def run(self) -> None:
-        if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest)):
+        if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest, self.objective.metrics)):
             say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
             return
         with self.threads:
@@ -192,7 +193,7 @@ class Pretraining:
             return None
         state = read_state(newest, ())
         # Before any later checkpoint is removed.
-        require_same_pairs(newest, state)
+        require_same_objective(newest, state, self.objective)
         before_decay = state["counters"]["before_decay"]
         if before_decay is not None and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]:
             earlier = self.checkpoints.newest_intact(up_to=before_decay)
@@ -225,7 +226,12 @@ class Pretraining:
             interruption=self.interruption,
             reserve=plan.reserve,
             threads=self.threads,
-            describe={"prepared": self.prepared.digest, "pairs": PAIRS_VERSION, "evaluation": asdict(plan)},
+            describe={
+                "prepared": self.prepared.digest,
+                "pairs": PAIRS_VERSION,
+                "objective": self.objective.name,
+                "evaluation": asdict(plan),
+            },
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))

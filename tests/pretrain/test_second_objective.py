@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from data_prep.settings import ExampleSettings
 from model import BertForPreTraining
 from pretrain.batches import BatchMaker
+from pretrain.engine.errors import PretrainError
 from pretrain.masked_words import MaskedWords
 from pretrain.objective import Part, PretrainingObjective, Row
 from pretrain.pretraining import pretrain
@@ -65,19 +66,18 @@ def masked_words_and_order(settings, prepared):
     return PretrainingObjective([MaskedWords(prepared.unigram_counts), SentenceOrder()], maker=OrderMaker)
 
 
+def settings_of(prepared, out):
+    return PretrainSettings(
+        prepared=str(prepared.folder), out=str(out), budget="24steps", preset="tiny", batch_size=8, log_every=4,
+        evaluations=2, device="cpu", precision="fp32", checkpoint_every="8steps", keep_checkpoints=9,
+        examples=ExampleSettings(sequence_length=48),
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def run(prepared, tmp_path_factory):
+def run(prepared):
     """Trains with the objective handed in; returns the folder."""
-
-    def make(out):
-        settings = PretrainSettings(
-            prepared=str(prepared.folder), out=str(out), budget="24steps", preset="tiny", batch_size=8, log_every=4,
-            evaluations=2, device="cpu", precision="fp32", checkpoint_every="8steps", keep_checkpoints=9,
-            examples=ExampleSettings(sequence_length=48),
-        )  # fmt: skip
-        return pretrain(settings, masked_words_and_order)
-
-    return make
+    return lambda out: pretrain(settings_of(prepared, out), masked_words_and_order)
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +117,14 @@ def test_it_goes_on_to_the_bit(finished, run, tmp_path):
     run(stopped)
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_does_not_go_on_with_another_objective(is_finished, finished, tmp_path, prepared):
+    out = shutil.copytree(finished, tmp_path / "run")
+    if not is_finished:
+        (out / "results.json").unlink()
+    before = sorted(path.relative_to(out) for path in out.rglob("*"))
+    with pytest.raises(PretrainError, match=r"learned mlm\+sop, not mlm\+nsp: give another --out"):
+        pretrain(settings_of(prepared, out))
+    assert sorted(path.relative_to(out) for path in out.rglob("*")) == before
