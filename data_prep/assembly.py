@@ -103,7 +103,7 @@ def assemble_shards(blocks: Iterable[Block], total: Totals, shard_bytes: int = S
     """Consecutive blocks joined to logical shards of two documents or more.
 
     There are as many as can have `shard_bytes` of text each, and they are about equally large: what is left is divided
-    anew after each, and is never less than half a shard.
+    again after each, and is never less than half a shard.
 
     Args:
         total: of all blocks.

@@ -39,7 +39,7 @@ from .vocabulary.make import extended_tokenizer, tokenizer_of_sample, trained_to
 from .vocabulary.wordpiece import LONGEST_WORD, WordPieceTokenizer
 from .work_folder import WorkFolder
 
-# A try reads at least so many: one is held out, and next sentences come from others.
+# A sample has at least this many: one is held out, and random second sentences come from the others.
 _SAMPLED_DOCUMENTS = 4
 # In the report, decoded.
 _EXAMPLES_SHOWN = 3
@@ -49,7 +49,7 @@ _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
 _FOLDERS = (*PARTS, "train_pairs", "validation_pairs", *static.FOLDERS, "tokenizer")
 _FILES = ("unigram_counts.npy", "validation_copied.npy", "prep_report.json", "prep_report.md")
-# Settings that came later, and what was done before there were these.
+# Settings that a manifest of an older version lacks, and the values they had.
 _LATER = {
     "show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False, "group_by": "document",
     "near_duplicates": "keep",
@@ -98,7 +98,7 @@ def prepare(
             out.rmdir()
         raise
     except Damaged as error:
-        raise PrepError(f"{error}: give the same command again, it will be made anew") from error
+        raise PrepError(f"{error}: run the same command again to make it once more") from error
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
@@ -125,7 +125,7 @@ class Preparation:
     """One preparation: the inputs, the folder, and its steps in order.
 
     Args:
-        sample_bytes: stop reading after so much text (a try, see `prepare_sample`).
+        sample_bytes: stop reading after this much text (see `prepare_sample`).
     """
 
     def __init__(
@@ -186,7 +186,6 @@ class Preparation:
         settings = command_line.as_dict(self.prep) | command_line.as_dict(self.examples)
         for name in ("corpus", "exclude", "validation_corpus", "workers", "tokenizer"):
             del settings[name]
-        # What was prepared before there were these options is the same.
         for name, default in _LATER.items():
             if settings[name] == default:
                 del settings[name]

@@ -16,7 +16,7 @@ from .vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 _BINS = 8
 _IDS_AT_ONCE = 1 << 20
-# A vocabulary is too large where so many of its entries occur so seldom.
+# A vocabulary is too large if this share of its entries occurs this rarely.
 _RARE, _RARE_SHARE = 5, 0.2
 # Held-out text that is known by heart.
 _COPIED_SHARE = 0.2

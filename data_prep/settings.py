@@ -69,13 +69,15 @@ class PrepSettings:
             for name in names:
                 if getattr(self, name) != getattr(default, name):
                     option = name.replace("_", "-")
-                    raise PrepError(f"--{option} stands beside --tokenizer, which brings its own: leave one out")
+                    raise PrepError(f"--{option} cannot be combined with --tokenizer, which brings its own: drop one")
         for option in ("group_column", "group_by"):
             if self.validation_corpus and getattr(self, option) not in (None, "auto"):
                 name = option.replace("_", "-")
-                raise PrepError(f"--{name} stands beside --validation-corpus, so nothing is split: leave one out")
+                raise PrepError(
+                    f"--{name} has no effect with --validation-corpus, which leaves nothing to split: drop one"
+                )
         if self.group_column is not None and self.group_by != "auto":
-            raise PrepError("--group-by stands beside --group-column, which says what stays together: leave one out")
+            raise PrepError("--group-by has no effect with --group-column, which says what stays together: drop one")
         if not 0 <= self.extend_vocab <= 100_000:
             raise PrepError(f"--extend-vocab {self.extend_vocab} is out of range: give a number of entries, as 2000")
         if self.min_documents < 1:
@@ -117,7 +119,7 @@ class PrepCommand:
     out: str = "prepared"
     """Folder to write."""
     static_masks: int = 0
-    """Also write so many masked copies of the corpus, for the BertForPreTraining of transformers."""
+    """Also write this many masked copies of the corpus, for BertForPreTraining of transformers."""
     dry_run: bool = False
     """Read a sample, print the rules found, three examples and the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)

@@ -123,7 +123,7 @@ def split_documents(
 
     Args:
         records: RECORD [documents].
-        num_validation: the first so many documents are a validation corpus of its own; nothing else is held out, and
+        num_validation: this many documents at the beginning are the validation corpus; nothing else is held out, and
             their near duplicates in the rest are dropped.
         rules: the default rules if None.
         signatures: uint32 [documents with a signature, NUM_PERMUTATIONS]; without them nothing is a near duplicate.

@@ -14,7 +14,7 @@ _REPLACEMENT = "\ufffd".encode()
 _READ_TWICE = ("Ã".encode() + b"\xc2", "â€".encode())
 _TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNORECASE)
 # Thai, Lao, Burmese, Khmer: written without spaces, and not split by the tokenizer (Chinese and Japanese are).
-# Few words have so many letters.
+# Few words have this many letters.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{20,}")
 # Dropped by the tokenizer. In Persian and many Indian scripts they decide how two letters are written.
 _JOINERS = ("\u200c".encode(), "\u200d".encode())

@@ -31,7 +31,7 @@ class WorkFolder:
         return self.path.exists()
 
     def is_begun(self) -> bool:
-        """Whether it is said what is prepared."""
+        """Whether the folder records what it prepares."""
         return (self.path / "identity.json").exists()
 
     def begin(self, identity: dict) -> None:

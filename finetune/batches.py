@@ -248,7 +248,7 @@ class TextStream:
             epoch, example = epoch + 1, 0
 
     def _batches_of(self, epoch: int, size: int) -> list[np.ndarray]:
-        """The batches of an epoch: texts at random, sorted by length within so many batches, batches at random."""
+        """The batches of an epoch: texts at random, sorted by length within a few batches, batches at random."""
         lengths, count = self.encoded.lengths(), self.encoded.num_texts
         order = np.argsort(keys(self.seed, "texts", epoch, np.arange(count)), kind="stable")
         window = size * max(1, min(BATCHES_SORTED, count // size // 4))

@@ -85,7 +85,7 @@ def _rows_of(
 ) -> Iterable[Example]:
     """Rows of a further file, which must have the columns of the first."""
     if path == BUILTIN:
-        raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held back by itself, leave it out")
+        raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held out anyway, leave it out")
     require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
     return read_rows(task, path, settings.encoding, columns, bad)
 
@@ -135,7 +135,7 @@ def split(
 
 
 def sampled(examples: Sequence[Example], most: int = SAMPLED_TEXTS) -> list[Example]:
-    """At most so many of the examples, evenly spread."""
+    """At most `most` of the examples, evenly spread."""
     return [examples[i] for i in np.linspace(0, len(examples) - 1, min(len(examples), most)).astype(int)]
 
 

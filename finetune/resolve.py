@@ -26,9 +26,9 @@ MAY_DIFFER = {
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and at 128, where it was measured
 # (docs/fine_tuning.md): twice as much and some seeds fail.
 _RATE_AT_768, _RATE_AT_128 = 5e-5, 6e-4
-# Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to get to so many steps.
+# Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to reach this many steps.
 _EPOCHS, _MOST_EPOCHS, _STEPS = 3, 30, 600
-# Seeds of a set that does not get to so many steps, where one may end far below another (docs/fine_tuning.md).
+# Seeds of a set that does not reach these steps, where one seed may end far below another (docs/fine_tuning.md).
 _SEEDS_OF_FEW = 5
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
 
@@ -78,7 +78,7 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
     """Choose every `auto` but those that depend on the number of texts.
 
     Raises:
-        FinetuneError, PretrainError, PrepError: there is no such model or device, or the model cannot read so many
+        FinetuneError, PretrainError, PrepError: there is no such model or device, or the model cannot read that many
             tokens.
     """
     config = model_config(settings.model)
@@ -99,7 +99,7 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
-    """The settings with budget and seeds for so many training texts, and an evaluation an epoch, ten at most."""
+    """The settings with budget and seeds for `num_texts` training texts, and an evaluation an epoch, ten at most."""
     are_few = False
     if settings.budget == "auto":
         steps = math.ceil(num_texts / settings.batch_size)

@@ -64,7 +64,7 @@ class FinetuneSettings(LoopSettings):
     metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones."""
     patience: int | None = None
-    """Stop after so many evaluations without a better one."""
+    """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: rare classes count more, by n / (classes x rows of the class)."""
     hidden_layers: int = 0
@@ -74,8 +74,8 @@ class FinetuneSettings(LoopSettings):
     from_scratch: bool = False
     """Start from the same model with nothing pretrained, to see what pretraining is worth."""
     compare: tuple[str, ...] = ()
-    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. TF-IDF with logistic
-    regression and the most frequent class stand beside them."""
+    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. The table also has
+    TF-IDF with logistic regression, and the most frequent class."""
 
     dry_run: bool = False
     """Read the rows, do a few steps, print three examples and the plan, and stop."""
@@ -114,11 +114,13 @@ class FinetuneSettings(LoopSettings):
         if self.train == "builtin" and (self.text_column or self.label_column or self.group_column):
             raise FinetuneError("--text-column, --label-column and --group-column have nothing to act on in builtin")
         if self.freeze_encoder and self.optimizer == "muon":
-            raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: leave one out")
+            raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: drop one")
         if self.freeze_encoder and self.from_scratch:
-            raise FinetuneError("--freeze-encoder beside --from-scratch freezes what never learned: leave one out")
+            raise FinetuneError("--freeze-encoder with --from-scratch freezes weights that never learned: drop one")
         for model in self.compare:
             if not os.path.exists(model) and model != SCRATCH and get_close_matches(model, [SCRATCH]):
                 raise FinetuneError(f"--compare {model} is no folder: did you mean {SCRATCH}?")
         if self.from_scratch and self.compare:
-            raise FinetuneError(f'--from-scratch stands beside --compare: give "{SCRATCH}" among the models to compare')
+            raise FinetuneError(
+                f'--from-scratch cannot be combined with --compare: give "{SCRATCH}" among the models to compare'
+            )

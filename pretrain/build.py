@@ -27,14 +27,14 @@ from .settings import PretrainSettings
 
 
 def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
-    """A model folder of ours or of transformers; heads that it lacks are made anew and named.
+    """A model folder of ours or of transformers; heads that it lacks are initialised and printed.
 
     Raises:
         PretrainError: the folder cannot be used.
     """
     model = opening.open_model(BertForPreTraining, folder, PretrainError, **config_changes)
     if model.newly_initialised:
-        print(f"{folder} has no {', '.join(model.newly_initialised)}: made anew.", flush=True)
+        print(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.", flush=True)
     return model
 
 

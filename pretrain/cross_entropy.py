@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 # keep a GPU busy.
 _SCORES_AT_ONCE = {"cpu": 2**19}
 SCORES_AT_ONCE_ON_GPU = 2**24
-# A gradient in float16 is kept so much larger: the probability of a rare word is smaller than what float16 can tell
+# A gradient in float16 is scaled up by this factor: the probability of a rare word is smaller than what float16 tells
 # from zero.
 _FLOAT16_SCALE = 2.0**10
 

@@ -32,7 +32,7 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
 
 @torch.no_grad()
 def lengthened(model: BertForPreTraining, length: int) -> BertForPreTraining:
-    """The model with position embeddings for so many tokens; the further ones begin as those it has, over again.
+    """The model with position embeddings for `length` tokens; the new ones begin as copies of the old, in order.
 
     Near positions look at each other in the copies as they did (Beltagy et al. 2020, section 5).
     """

@@ -108,7 +108,7 @@ class Part(ABC):
         """Its results, one by one."""
 
     def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
-        """Kind -> sentence, where it is not learned as it should be; each kind is said once.
+        """Kind -> sentence, if the part does not learn as it should; each kind is printed once.
 
         Args:
             rows: of metrics.jsonl, those of evaluations: the newest comes last.

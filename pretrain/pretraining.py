@@ -105,8 +105,8 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
         corpus = PreparedCorpus(given) if given else prepare(prep, settings.examples, out / "prepared")
         if corpus.manifest.get("pairs", 1) != PAIRS_VERSION:
             say(
-                f"{corpus.folder} was prepared by another version of this tool: its text is trained on as ever, but "
-                "its report and its tables of pairs show other pairs than are trained on."
+                f"{corpus.folder} was prepared by another version of this tool. The run trains on its text as usual; "
+                "the report and the stored pairs there show other pairs than the run uses."
             )
         return str(corpus.folder)
 

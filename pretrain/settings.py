@@ -48,7 +48,7 @@ class PretrainSettings(LoopSettings):
                 # A rule of the house may be given always.
                 if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
                     option = setting.name.replace("_", "-")
-                    raise PretrainError(f"--{option} stands beside --prepared, which needs none: leave one out")
+                    raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
             raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")
         if self.init_from is not None:
@@ -60,4 +60,4 @@ class PretrainSettings(LoopSettings):
                 "strip-accents": self.prep.strip_accents,
             }
             for option in (option for option, given in beside.items() if given):
-                raise PretrainError(f"--{option} stands beside --init-from, which brings its own: leave one out")
+                raise PretrainError(f"--{option} cannot be combined with --init-from, which brings its own: drop one")

@@ -9,7 +9,7 @@ from .objective import PretrainingObjective
 _BUSY = 1.75
 # Fewer steps leave a model where it began.
 _FEWEST_STEPS = 60
-# A model with so many parameters a token of text learns the text by heart.
+# A model with this many parameters per token of text learns the text by heart.
 _PARAMETERS_A_TOKEN = 5
 
 

@@ -22,7 +22,7 @@ LABELLED_LENGTHS = (60, 2000)
 """Characters: a docstring outside this range has no place in the labelled twin."""
 
 BYTES_A_QUOTE = 4000
-"""Files with less than one triple quote in so many bytes are tables: slow to parse, little to read."""
+"""A file with less than one triple quote per this many bytes is a table: slow to parse, little to read."""
 
 MASK = "PACKAGE"
 """Stands in the labelled twin for every name that would give the label away."""

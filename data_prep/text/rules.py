@@ -21,7 +21,7 @@ TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
 
 LONG_LINE = 40
-"""Words. In one file without blank lines, lines with so many are documents of their own."""
+"""Words. In one file without blank lines, a line with this many is a document."""
 
 SPLIT_SHARE = 0.1
 """Lines are sentences where those that would split further hold less than this share of the text."""
@@ -93,7 +93,7 @@ class RuleFinder:
             if value not in known:
                 raise PrepError(f'--{option} "{value}" is not one of {", ".join(known)}.')
         if self.document == "line" and self.line == "wrapped":
-            raise PrepError("--document line stands beside --line wrapped, which joins lines: leave one out.")
+            raise PrepError("--document line cannot be combined with --line wrapped, which joins lines: drop one.")
         self._refuse_pointless()
 
     @property
@@ -334,7 +334,7 @@ def blocks_of(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _beginning(source: Source, encoding: str, length: int) -> str:
-    """The first so many characters of a text file, a little more, or all there are."""
+    """At least this many characters from the beginning of a text file, or all there are."""
     blocks: list[str] = []
     for block in text_blocks(source, encoding, Meter()):
         blocks.append(block)
@@ -353,7 +353,7 @@ def _spread_over_text(lines: list[str], most: int) -> list[str]:
 
 
 def _spread(items: list, most: int) -> list:
-    """At most so many items, evenly spread, the first always among them."""
+    """At most this many items, evenly spread; the first is always among them."""
     if len(items) <= most:
         return items
     return [items[index * len(items) // most] for index in range(most)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 WRAPPED_SHARE = 0.5
-"""Lines are wrapped where so many of a sample are full: the next word would have gone over the margin."""
+"""Lines are wrapped if this share of a sample is full: the next word would not have fitted before the margin."""
 
 _MARGINS = range(30, 200)
 """Columns of a line that was cut by a program."""
@@ -25,7 +25,7 @@ _SENTENCE_END = re.compile(r"""[.!?…‽؟۔।॥።။។։。！？｡．]["
 _WITHOUT_MARKS = re.compile("[\u0e00-\u0eff]")
 # How much the beginnings of lines may differ from those of words within lines (total variation, 0 to 1).
 _MOST_DIFFERENCE = 0.3
-# Sentences end somewhere in so many lines, with few of the full ones, and not much less often than chance has it.
+# Sentences end in at least this share of the lines: in few of the full ones, and not much less often than by chance.
 _LEAST_WITH_ENDS, _MOST_ENDS, _LEAST_OF_CHANCE = 0.05, 0.3, 0.3
 # Of full lines that have the same length more were cut without regard to words.
 _MOST_EQUAL = 0.5

@@ -12,8 +12,8 @@ from .training import continues_word, count_characters, normalised_counts
 from .wordpiece import WordPieceTokenizer
 
 _TEXTS_AT_ONCE = 4_096
-# Entries are chosen in rounds. After each the words are cut anew, so that later entries are judged by what earlier ones
-# have left.
+# Entries are chosen in rounds. After each round the words are cut again: later entries are judged by what earlier ones
+# left over.
 _ROUNDS = 8
 # Longer runs of pieces hardly occur twice.
 _LONGEST_RUN = 16

@@ -22,7 +22,7 @@ def words(run: str) -> list[str]:
 
 
 def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:
-    """Words of more than so many characters in UTF-8 text; each becomes one [UNK]."""
+    """Words of more than this many characters in UTF-8 text; each becomes one [UNK]."""
     found = []
     # A character has a byte at least.
     for start, end in runs(text, longest_word + 1):

@@ -71,7 +71,7 @@ def _entries(prep: PrepSettings, given: WordPieceTokenizer, documents: Documents
     wanted, least = prep.extend_vocab, prep.min_documents
     if least == 1:
         return new_entries(given, lambda: _lines(documents), wanted)
-    # Not all are shared by so many.
+    # Not every entry occurs in that many documents.
     entries = new_entries(given, lambda: _lines(documents), 2 * wanted)
     shared = set(shared_entries(given.extended(entries), documents, least))
     return [entry for entry in entries if entry in shared][:wanted]

@@ -112,10 +112,12 @@ def _parts(path: Path, content: dict[str, Any]) -> TokenizerFiles:
     ids: dict[str, int] = parts["model"]["vocab"]
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(ids))):
-        raise PrepError(f"{path}: the ids of its vocabulary do not run from 0 to {len(ids) - 1}: save it anew")
+        raise PrepError(f"{path}: the ids of its vocabulary do not run from 0 to {len(ids) - 1}: save it again")
     longest = parts["model"].get("max_input_chars_per_word", LONGEST_WORD)
     if type(longest) is not int or not 0 < longest < 1 << 31:
-        raise PrepError(f"{path}: max_input_chars_per_word is {longest!r:.40}, not a count of characters: save it anew")
+        raise PrepError(
+            f"{path}: max_input_chars_per_word is {longest!r:.40}, not a count of characters: save it again"
+        )
     said = parts["normalizer"]
     options = {"do_lower_case": said["lowercase"], "strip_accents": said.get("strip_accents")}
     return TokenizerFiles(
@@ -169,7 +171,7 @@ def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], fu
         if number != expected:
             raise PrepError(
                 f"{path} gives the added token {token.content!r} the id {number} instead of {expected}: the ids of "
-                "added tokens are those of vocabulary entries, or follow the last one without a gap; save it anew"
+                "added tokens are those of vocabulary entries, or follow the last one without a gap; save it again"
             )
     known = {*SPECIAL_TOKENS, *(token.content for _, token in tokens)}
     return [token for _, token in tokens] + [_special(name) for name in further if name not in known]

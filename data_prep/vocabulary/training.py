@@ -96,7 +96,7 @@ def _add_characters(counts: np.ndarray, text: str) -> None:
 
 
 def automatic_size(character_counts: np.ndarray) -> int:
-    """Entries for so much text: 8,192 under 20 MB of UTF-8, 16,384 under 200 MB, else 30,528."""
+    """Entries for this much text: 8,192 under 20 MB of UTF-8, 16,384 under 200 MB, else 30,528."""
     width_ends = (0x80, 0x800, 0x10000)
     size_in_bytes = character_counts.sum() + sum(character_counts[end:].sum() for end in width_ends)
     return 8_192 if size_in_bytes < 20e6 else 16_384 if size_in_bytes < 200e6 else 30_528

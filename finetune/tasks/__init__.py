@@ -58,7 +58,7 @@ class Card:
     example: str
     """Python that asks the model with transformers; empty where transformers cannot."""
     instead: str = "Use `finetune.predictor.Predictor`."
-    """What is said in its place."""
+    """What the card says instead."""
 
 
 class Task(ABC):
@@ -155,7 +155,7 @@ class Task(ABC):
         return [value if metric in self.lower_is_better else -value, scores["loss"]]
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
-        """How far below the best seed's metric on so many texts another one is still as good."""
+        """How far below the best seed's metric, on `num_texts` texts, another seed still counts as equally good."""
         return 0.0
 
     def baselines(
@@ -178,7 +178,7 @@ class Task(ABC):
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
-        """What is said below the table of scores.
+        """The sentences below the table of scores.
 
         Args:
             results: content of results.json.

@@ -144,7 +144,7 @@ class Classification(Task):
         model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
         made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
         if made_anew and not settings.from_scratch:
-            say(f"{settings.model} has no {', '.join(made_anew)}: made anew.")
+            say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
         if settings.from_scratch:
             torch.manual_seed(seed)
             model = BertForSequenceClassification(model.config)

@@ -260,7 +260,7 @@ def test_too_few_texts_to_hold_some_back(write_rows):
 
 
 def test_the_builtin_texts_are_held_back_by_themselves(write_rows):
-    with pytest.raises(FinetuneError, match="--test builtin: .* held back by itself"):
+    with pytest.raises(FinetuneError, match="--test builtin: .* held out anyway"):
         read_dataset(FinetuneSettings(model="none", train=write_rows(json_rows(TRAIN)), test="builtin"))
 
 

@@ -278,11 +278,11 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     out = tmp_path / "run"
     options = [a for a in arguments(prepared, out, budget="2steps") if "preset" not in a]
     assert main([*options, f"--init-from={tmp_path / 'hf'}"]) == 0
-    assert "made anew" in capsys.readouterr().out
+    assert "initialised at random" in capsys.readouterr().out
     config = json.loads((out / "final" / "config.json").read_text())
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
-    assert "--preset stands beside --init-from" in capsys.readouterr().err
+    assert "--preset cannot be combined with --init-from" in capsys.readouterr().err
 
 
 def test_a_model_that_has_learned_goes_on_at_a_tenth_of_the_rate_and_says_so(finished, prepared, tmp_path, capsys):
