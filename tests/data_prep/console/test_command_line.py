@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from data_prep.console.command_line import as_dict, differences, from_dict, main, to_yaml
 from data_prep.errors import PrepError, UserError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass

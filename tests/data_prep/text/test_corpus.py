@@ -22,7 +22,7 @@ from data_prep.text.corpus import Corpus
 from data_prep.text.rules import LARGE_FILE
 from data_prep.text.sources import Exclusion
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 LONG = "It was a long line of many words about nothing at all. " * 6
 ROWS = [
     {"id": "1", "text": "First text.\nIts second line.", "who": "a"},
@@ -291,7 +291,7 @@ def test_documents_of_offices_are_refused_with_what_makes_text_of_them(tmp_path,
     remedy = rf"; \.{ending.lower()} is made into text with {program} \(docs/your_text\.md .*, or give text"
     refused(tmp_path / "in", r"holds no file that can be read \(3 files of other formats\)" + remedy)
     refused(tmp_path / "in" / f"a.{ending}", "is of no known format" + remedy)
-    page = (Path(__file__).parents[2] / "docs" / "your_text.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "your_text.md").read_text()
     assert re.search(rf"{program}.*```bash\n.*```\n.*`\.{ending.lower()}`", page, re.DOTALL)
 
 

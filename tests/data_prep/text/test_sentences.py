@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from data_prep.errors import PrepError
 from data_prep.text.sentences import LONGEST_PIECE, _plain_split, check_language, split
 
-NOVELS = Path(__file__).parents[3] / "shared" / "data" / "english-novels-a" / "validation.txt.gz"
+NOVELS = Path(__file__).parents[4] / "shared" / "data" / "english-novels-a" / "validation.txt.gz"
 
 # Letters, marks and white space that sentence splitters trip over: no-break and ideographic spaces, initials,
 # abbreviations, quotes that never close, several scripts.

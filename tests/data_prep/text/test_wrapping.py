@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from data_prep.text.corpus import Corpus
 from data_prep.text.wrapping import unwrapped
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 # Words of a script, most of them short, with what stands between them and behind a sentence.
 SCRIPTS = {
     "English": ("the heart rate of a patient was measured before and after treatment in Berlin", " ", "."),

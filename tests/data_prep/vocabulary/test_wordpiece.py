@@ -21,7 +21,7 @@ from data_prep.errors import PrepError
 from data_prep.vocabulary.training import automatic_size, count_characters, train_vocabulary
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AWKWARD = [
     "Schön, naïve café; ÉCOLE İstanbul ΣΑΣ ß Ǆ ﬁ",
     "한국어 영화는 정말 재미있다!! 각 ㅋㅋㅋ",

@@ -37,7 +37,7 @@ print(pages_a_page_of_tensors())
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
 def test_freed_tensors_are_used_again_until_their_memory_is_given_back():
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
     # Pages that the system has to give for every page of tensors of ever new sizes.
     kept, given_back = map(float, done.stdout.split())
     assert kept < 0.02

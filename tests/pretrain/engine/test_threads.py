@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrain.engine.settings import LoopSettings
 from pretrain.engine.threads import IdleCores, Threads
 
 TOKENS = 7_000
@@ -152,6 +153,27 @@ def test_at_the_end_there_are_as_many_threads_as_at_first():
             while threads.number == 2:
                 threads.took(*((0.4, 7_000) if torch.get_num_threads() == 2 else (0.1, 7_000)))
             assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("budget", "processes", "may_change"),
+    [("1m", 1, True), ("10steps", 1, False), ("2epochs", 1, False), ("1m", 2, False)],
+)
+def test_the_number_of_threads_changes_only_where_no_bit_depends_on_it(budget, processes, may_change):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = Threads.of(LoopSettings(budget=budget, device="cpu"), processes)
+        assert found.may_change == may_change
+        # What this machine does beside is left out.
+        with Threads(found.most, found.may_change, idle=lambda: None) as threads:
+            for _ in range(12):
+                # So slow with two threads that another program must have a core.
+                threads.took(1.0 if torch.get_num_threads() == 2 else 0.1, 1_000)
+            assert torch.get_num_threads() == (1 if may_change else 2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

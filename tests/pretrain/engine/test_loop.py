@@ -1,0 +1,338 @@
+"""The loop and its step: however a step is divided, delayed or interrupted, its numbers are the same."""
+
+import copy
+import json
+import math
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from data_prep.errors import Interrupted
+from data_prep.examples.shard_examples import ShardExamples
+from model import BertConfig, BertForPreTraining
+from pretrain.batches import BatchMaker, ExampleStream
+from pretrain.engine import run as training_run
+from pretrain.engine.batches import Batches, Position
+from pretrain.engine.checkpoint import Checkpoints, read_state
+from pretrain.engine.counters import Counters
+from pretrain.engine.distributed import World
+from pretrain.engine.errors import PretrainError
+from pretrain.engine.interruption import Interruption
+from pretrain.engine.learner import Learner
+from pretrain.engine.loop import stop_if_asked, train
+from pretrain.engine.muon import Muon
+from pretrain.engine.progress import MetricsFile, Progress
+from pretrain.engine.run import Run
+from pretrain.engine.settings import LoopSettings
+from pretrain.engine.step import step
+from pretrain.masked_words import MaskedWords
+from pretrain.next_sentence import NextSentence
+from pretrain.objective import PretrainingObjective
+
+
+@pytest.fixture
+def model(prepared):
+    torch.manual_seed(0)
+    return BertForPreTraining(tiny_config(prepared, dropout=0.0))
+
+
+def tiny_config(prepared, dropout):
+    sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48}
+    return BertConfig.from_preset("tiny", **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
+
+def examples_and_maker(prepared, tokens=10**9):
+    stream = ExampleStream(ShardExamples.of(prepared, "train", 48, seed=1))
+    examples, _ = next(stream.batches(24, Position()))
+    return examples, BatchMaker(prepared.train, prepared.tokenizer, "token", tokens)
+
+
+class SameAgain:
+    """A stream whose global batches are all the same."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def batches(self, batch_size, start):
+        while True:
+            yield self.examples, start
+
+    def epochs(self, position):
+        return 0.0
+
+
+def drawn(examples, maker):
+    batches = Batches(SameAgain(examples), maker, len(examples), Position(), World())
+    batches.draw()
+    return batches
+
+
+PARTS = (MaskedWords(np.ones(1)), NextSentence())
+SETTINGS = LoopSettings(
+    budget="10steps", optimizer="adamw", learning_rate=1e-3, precision="fp32", device="cpu", evaluations=1,
+    checkpoint_every="1d",
+)  # fmt: skip
+
+
+def make_learner(model, objective=None, counters=None, world=None, **changes):
+    settings = replace(SETTINGS, **changes)
+    learner = Learner(settings, model, objective or PretrainingObjective(PARTS), seed=1, counters=counters)
+    # Its processes are there in name alone.
+    learner.world = world or learner.world
+    return learner
+
+
+def make_run(prepared, model, folder, budget, objective=None, counters=None, world=None, **changes):
+    """A run that writes checkpoints and metrics into a folder, and goes on from the newest checkpoint found there."""
+    checkpoints = Checkpoints(folder / "checkpoints", prepared.tokenizer, keep=2)
+    newest = checkpoints.newest_intact()
+    counters = counters or Counters(**(read_state(newest, ())["counters"] if newest else {}))
+    changes = {"budget": budget, **changes}
+    return Run(
+        learner=make_learner(model, objective, counters, world, **changes),
+        settings=replace(SETTINGS, **changes),
+        checkpoints=checkpoints,
+        progress=Progress(MetricsFile(folder / "metrics.jsonl"), 1, str, lambda rows: None),
+        judge=lambda found: [found["loss"]],
+        interruption=Interruption(),
+    )
+
+
+def taken(learner, batches):
+    """A step whose verdict has been read."""
+    outcome = step(learner, batches)
+    learner.counters.count(outcome)
+    return outcome
+
+
+def test_a_batch_without_labels_trains_masked_words_alone(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    examples.label[:] = -100
+    learner = make_learner(model)
+    found = taken(learner, drawn(examples, maker))
+    assert found.losses["nsp"] == 0 and math.isfinite(found.losses["mlm"]) and math.isfinite(found.norm)
+    assert learner.counters.skipped == 0
+
+
+def test_a_step_is_the_same_however_it_is_divided(prepared, model):
+    results = []
+    for tokens in (10**9, 300, 1):
+        twin = copy.deepcopy(model)
+        examples, maker = examples_and_maker(prepared, tokens)
+        found = taken(make_learner(twin), drawn(examples, maker))
+        results.append((found.losses, found.norm, twin))
+    (losses, norm, whole), *others = results
+    for other_losses, other_norm, other in others:
+        assert other_losses == pytest.approx(losses, rel=1e-5)
+        assert other_norm == pytest.approx(norm, rel=1e-4)
+        for (name, a), b in zip(whole.named_parameters(), other.parameters(), strict=True):
+            # Adam's first step is the sign of the gradient: entries with almost none may go either way.
+            close = torch.isclose(a, b, rtol=1e-3, atol=1e-5)
+            assert close.float().mean() > 0.999, name
+
+
+def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
+    torch.manual_seed(0)
+    model = BertForPreTraining(tiny_config(prepared, dropout=0.3))
+    examples, maker = examples_and_maker(prepared)
+
+    def first_loss(at_step):
+        learner = make_learner(copy.deepcopy(model), counters=Counters(step=at_step))
+        return taken(learner, drawn(examples, maker)).losses["mlm"]
+
+    assert first_loss(0) == first_loss(0) != first_loss(1)
+
+
+def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepared, model, capsys):
+    class Scarce(PretrainingObjective):
+        """An objective on a device that has room for so many tokens."""
+
+        room, calls = 10**9, 0
+
+        def loss_sums(self, model, batch):
+            Scarce.calls += 1
+            if batch.num_tokens > self.room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss_sums(model, batch)
+
+    examples, maker = examples_and_maker(prepared)
+    plenty, scarce = copy.deepcopy(model), copy.deepcopy(model)
+    expected = taken(make_learner(plenty, Scarce(PARTS)), drawn(examples, maker))
+    assert Scarce.calls == 1
+    Scarce.room = int(examples.lengths().sum()) // 3
+    learner = make_learner(scarce, Scarce(PARTS))
+    batches = drawn(examples, maker)
+    found = taken(learner, batches)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-5)
+    assert found.norm == pytest.approx(expected.norm, rel=1e-4)
+    assert learner.counters.step == 1 and learner.counters.tokens == examples.lengths().sum()
+    assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().out
+    calls = Scarce.calls
+    step(learner, batches)
+    assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
+    Scarce.room = int(examples.lengths().max()) - 1
+    with pytest.raises(PretrainError, match="one example of .* tokens"):
+        step(learner, batches)
+
+
+class ShortOfMemory(Muon):
+    """A part that has memory for its step from the call of this number on, counted from 1."""
+
+    calls, enough_from = 0, 2
+
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls < self.enough_from:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+        super().step(closure)
+
+
+def test_an_optimizer_without_memory_is_tried_once_more_and_then_the_run_ends_with_a_sentence(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    weights = {}
+    for enough_from in (1, 2, 3):
+        twin = copy.deepcopy(model)
+        learner = make_learner(twin, optimizer="muon")
+        part = learner.optimizer.parts[1]
+        part.__class__, part.enough_from = ShortOfMemory, enough_from
+        if enough_from == 3:
+            with pytest.raises(PretrainError, match="too small for the optimizer.*--preset"):
+                step(learner, drawn(examples, maker))
+        else:
+            step(learner, drawn(examples, maker))
+            weights[enough_from] = twin.state_dict()
+    assert all(torch.equal(value, weights[2][name]) for name, value in weights[1].items())
+
+
+def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, model, tmp_path):
+    class Scarce(PretrainingObjective):
+        """An objective on a device that has room for 300 tokens."""
+
+        refused = 0
+
+        def loss_sums(self, model, batch):
+            if batch.num_tokens > 300:
+                Scarce.refused += 1
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss_sums(model, batch)
+
+    def trained(budget):
+        run = make_run(prepared, model, tmp_path, budget, Scarce(PARTS))
+        batches = drawn(*examples_and_maker(prepared))
+        train(run, batches, evaluate=None)
+        return run.counters.step, batches.maker.micro_batch_tokens
+
+    first = trained("1steps")
+    assert first[0] == 1 and first[1] <= 300
+    refused, Scarce.refused = Scarce.refused, 0
+    assert trained("2steps") == (2, first[1])
+    assert refused > 0 == Scarce.refused
+
+
+def test_results_that_are_read_a_step_later_are_the_same(prepared, model, tmp_path):
+    """As on a GPU, whose work the host does not wait for; a checkpoint and a spike fall in between."""
+
+    def rows(steps_behind):
+        (folder := tmp_path / str(steps_behind)).mkdir()
+        twin = copy.deepcopy(model)
+        run = make_run(prepared, twin, folder, "9steps", evaluations=2, checkpoint_every="2steps")
+        run.learner.steps_behind = steps_behind
+        twin.nsp_head.bias.register_hook(lambda gradient: gradient * (math.nan if run.counters.step == 4 else 1.0))
+        train(run, drawn(*examples_and_maker(prepared)), lambda model: {"loss": 1.0})
+        assert run.counters.skipped == 1
+        written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        kept = [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in written]
+        state = read_state(run.checkpoints.newest_intact(), ())["counters"]
+        clock = {"seconds": 0, "saving_seconds": 0}
+        return kept, state | clock, [p.detach().clone() for p in twin.parameters()]
+
+    (kept, state, weights), (later_kept, later_state, later_weights) = rows(0), rows(1)
+    assert len(kept) > 9 and later_kept == kept and later_state == state
+    assert all(map(torch.equal, weights, later_weights))
+
+
+def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, model, tmp_path, monkeypatch):
+    """Each evaluation takes so long that by its end another one is due, also where the run was stopped in between."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    evaluated = []
+
+    def evaluate(model):
+        evaluated.append(float(sum(p.detach().double().abs().sum() for p in model.parameters())))
+        clock.now += 3
+        if len(evaluated) == 2:
+            run.interruption.requested = "SIGTERM"
+        return {"loss": 1.0}
+
+    class OneSecondEach(SameAgain):
+        def batches(self, batch_size, start):
+            for batch in super().batches(batch_size, start):
+                clock.now += 1
+                yield batch
+
+    examples, maker = examples_and_maker(prepared)
+    stream = OneSecondEach(examples[:2])
+    run = make_run(prepared, model, tmp_path, "20s", evaluations=20)
+    with pytest.raises(Interrupted):
+        train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
+    assert run.counters.step == 2
+    run = make_run(prepared, model, tmp_path, "20s", evaluations=20)
+    assert run.evaluations_due() > run.counters.evaluations
+    train(run, Batches(stream, maker, 2, Position(), World()), evaluate)
+    assert run.counters.step == len(evaluated) == len(set(evaluated)) == 5
+
+
+def test_a_process_that_is_to_stop_waits_for_the_checkpoint_of_the_main_one(prepared, model, tmp_path):
+    """A launcher ends all processes when the first of them has ended."""
+    store = torch.distributed.HashStore()
+    main, other = (
+        make_run(prepared, model, tmp_path, "5steps", counters=Counters(step=3), world=World(rank, 2, store))
+        for rank in (0, 1)
+    )
+    checkpoint, saved = main.checkpoints.path(3), []
+
+    def stop(run):
+        run.is_to_stop = True
+        run.save(Position())
+        with pytest.raises(Interrupted, match=str(checkpoint)):
+            stop_if_asked(run)
+        saved.append(checkpoint.exists())
+
+    waiting = threading.Thread(target=stop, args=[other], daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive() and not saved
+    stop(main)
+    waiting.join(10)
+    assert saved == [True, True]
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(prepared, model):
+    examples, maker = examples_and_maker(prepared)
+    learner = make_learner(model)
+    counters = learner.counters
+    with torch.no_grad():
+        model.nsp_head.bias[0] = float("inf")
+    before = copy.deepcopy(model.state_dict())
+    taken(learner, drawn(examples, maker))
+    assert counters.skipped == counters.skipped_in_a_row == counters.step == 1
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    with torch.no_grad():
+        model.nsp_head.bias[0] = 0
+    taken(learner, drawn(examples, maker))
+    assert counters.skipped == 1 and counters.skipped_in_a_row == 0
+
+
+def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, model, tmp_path):
+    run = make_run(prepared, model, tmp_path, "30steps")
+    run.save(Position())
+    with torch.no_grad():
+        model.mlm_head.bias[0] = float("nan")
+    with pytest.raises(PretrainError, match=f"10 steps in a row.*{run.checkpoints.path(0)}"):
+        train(run, drawn(*examples_and_maker(prepared)), evaluate=None)
+    assert run.counters.step == run.counters.skipped == 10
