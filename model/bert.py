@@ -15,16 +15,15 @@ from .batch import PackedBatch
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, EncoderLayer, initialise
 from .heads import MaskedLanguageHead, Pooler
-from .huggingface import PretrainedFolder
+from .huggingface import PretrainedModel
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
 
 
-class BertModel(PretrainedFolder, nn.Module):
+class BertModel(PretrainedModel):
     """The encoder and, unless `add_pooling_layer` is false, the pooler."""
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config) if add_pooling_layer else None
@@ -90,11 +89,13 @@ class BertModel(PretrainedFolder, nn.Module):
         )
         chosen = plan.chosen
         hidden = self.embeddings(batch, plan.num_rows)
-        states, attentions = (hidden,), ()
+        states, attentions = [hidden] if output_hidden_states else [], []
         for number, layer in enumerate(self.layers, 1):
             hidden, weights = layer(hidden, plan, chosen if number == len(self.layers) else None)
-            states = (*states, hidden) if output_hidden_states else ()
-            attentions = (*attentions, weights) if output_attentions else ()
+            if output_hidden_states:
+                states.append(hidden)
+            if output_attentions:
+                attentions.append(weights)
         first = batch.first_tokens() if chosen is None else chosen.first
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
@@ -102,8 +103,8 @@ class BertModel(PretrainedFolder, nn.Module):
         return EncoderOutput(
             hidden,
             pooled,
-            states if output_hidden_states else None,
-            attentions if output_attentions else None,
+            tuple(states) if output_hidden_states else None,
+            tuple(attentions) if output_attentions else None,
         )
 
     def _check(self, batch: PackedBatch) -> None:
@@ -138,12 +139,11 @@ def place_all(states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tenso
     return None if states is None else tuple(place(state) for state in states)
 
 
-class BertWithHead(PretrainedFolder, nn.Module):
+class BertWithHead(PretrainedModel):
     """A BertModel under the name `bert`: what all classes with heads share."""
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer)
 
     @property
@@ -184,7 +184,7 @@ class BertForPreTraining(BertWithHead):
         self.nsp_head = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
 
-    def vocabulary_parameters(self) -> list[nn.Parameter]:
+    def vocabulary_parameters(self) -> list[Tensor]:
         """Those with a row for each entry of the vocabulary: the word embedding, which is the decoder, and its bias."""
         return [self.bert.embeddings.word.weight, self.mlm_head.bias]
 

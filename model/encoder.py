@@ -50,7 +50,9 @@ class QueryKeyValue(nn.Linear):
     With the hidden state of some tokens, `some` [R, H]: their query [R, H], key and value of all [T, 2 * H].
     """
 
-    def forward(self, hidden: Tensor, some: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, some: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         if some is None:
             return super().forward(hidden)
         sizes = [self.in_features, self.out_features - self.in_features]

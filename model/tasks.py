@@ -168,9 +168,10 @@ class BertForMultipleChoice(BertWithHead):
         choices = 1
         if isinstance(input_ids, Tensor):
             choices = input_ids.shape[1]
-            rows = [input_ids, attention_mask, token_type_ids]
-            rows = [None if values is None else values.flatten(0, 1) for values in rows]
-            input_ids, attention_mask, token_type_ids = rows
+            input_ids = input_ids.flatten(0, 1)
+            attention_mask, token_type_ids = (
+                None if values is None else values.flatten(0, 1) for values in (attention_mask, token_type_ids)
+            )
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
         logits = self.classifier(encoded.pooler_output).view(-1, choices)

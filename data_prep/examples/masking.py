@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PrepError
+from ..vocabulary.wordpiece import WordPieceTokenizer
+from . import Bools, Ints, Keys
 from .random_keys import below, keys, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -26,13 +28,13 @@ class MaskingRules:
 
     mask_id: int
     fixed_ids: tuple[int, ...]
-    starts_word: np.ndarray
-    is_ordinary: np.ndarray
+    starts_word: Bools
+    is_ordinary: Bools
     probability: float = 0.15
     whole_word: bool = False
 
     @classmethod
-    def of(cls, tokenizer, masking: str = "token") -> "MaskingRules":
+    def of(cls, tokenizer: WordPieceTokenizer, masking: str = "token") -> "MaskingRules":
         """The rules for a tokenizer; `masking` is "token" or "whole-word", or a PrepError is raised."""
         if masking not in ("token", "whole-word"):
             raise PrepError(f"there is no masking {masking!r}: use token or whole-word")
@@ -43,12 +45,8 @@ class MaskingRules:
 
 
 def mask(
-    input_ids: np.ndarray,
-    token_type_ids: np.ndarray,
-    sequence_starts: np.ndarray,
-    example_key: np.ndarray,
-    rules: MaskingRules,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    input_ids: Ints, token_type_ids: Ints, sequence_starts: Ints, example_key: Keys, rules: MaskingRules
+) -> tuple[Ints, Ints, Ints]:
     """Mask a packed batch. Each example is masked alike in whatever batch it comes.
 
     Args:
@@ -69,24 +67,24 @@ def mask(
         word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)
         chosen = _choose_words(word_start, candidate, sequence, key, wanted)
     else:
-        chosen = _choose_tokens(candidate, sequence, sequence_starts, key, wanted)
+        chosen = _choose_tokens(candidate, sequence, key, wanted)
     labels = input_ids[chosen]
     masked = input_ids.copy()
     masked[chosen] = _replacements(labels, example_key[sequence[chosen]], position[chosen], rules)
     return masked, chosen, labels
 
 
-def number_of_targets(lengths: np.ndarray, candidates: np.ndarray, probability: float) -> np.ndarray:
+def number_of_targets(lengths: Ints, candidates: Ints, probability: float) -> Ints:
     """max(1, round(probability * length with specials)), and never more than there are candidates: int64 [N]."""
     return np.minimum(np.maximum(1, np.rint(probability * lengths)), candidates).astype(np.int64)
 
 
-def _by_sequence_and_key(sequence: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _by_sequence_and_key(sequence: Ints, key: Keys) -> Ints:
     """Order by sequence, then by the upper 40 bits of the key, in one sort."""
     return np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (key >> np.uint64(24)), kind="stable")
 
 
-def _choose_tokens(candidate, sequence, sequence_starts, key, wanted) -> np.ndarray:
+def _choose_tokens(candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
     """The candidates with the smallest keys of each sequence."""
     places = np.flatnonzero(candidate)
     order = places[_by_sequence_and_key(sequence[places], key[places])]
@@ -96,7 +94,7 @@ def _choose_tokens(candidate, sequence, sequence_starts, key, wanted) -> np.ndar
     return np.sort(order[rank < wanted[sequence[order]]])
 
 
-def _word_starts(input_ids, token_type_ids, sequence, candidate, starts_word) -> np.ndarray:
+def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidate: Bools, starts_word: Bools) -> Bools:
     """Bool [T]: a word starts here. Words end at segment borders; over-long runs fall into single pieces."""
     start = starts_word[input_ids] | ~candidate
     start[:1] = True
@@ -105,7 +103,7 @@ def _word_starts(input_ids, token_type_ids, sequence, candidate, starts_word) ->
     return start | (np.bincount(word)[word] > LONGEST_WORD)
 
 
-def _choose_words(word_start, candidate, sequence, key, wanted) -> np.ndarray:
+def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
     """Words in the order of their keys; a word that no longer fits is passed over.
 
     Where not even one word fits, the first one gives as many pieces as are wanted.
@@ -135,7 +133,7 @@ def _choose_words(word_start, candidate, sequence, key, wanted) -> np.ndarray:
     return np.sort(begin + within)
 
 
-def _replacements(labels, example_key, position, rules: MaskingRules) -> np.ndarray:
+def _replacements(labels: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:
     fate = uniform(keys(0, "replace", 0, example_key, position))
     ordinary = np.flatnonzero(rules.is_ordinary)
     drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]

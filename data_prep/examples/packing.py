@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import Shard
+from . import Bools, Ints, Keys
 from .pairs import Pairs
 
 
@@ -16,30 +18,30 @@ class Examples:
     All arrays have shape [N]; `shard` indexes the list of shards, `key` is uint64 (see `pairs.example_keys`).
     """
 
-    shard: np.ndarray
-    a_start: np.ndarray
-    a_length: np.ndarray
-    b_start: np.ndarray
-    b_length: np.ndarray
-    label: np.ndarray
-    key: np.ndarray
+    shard: Ints
+    a_start: Ints
+    a_length: Ints
+    b_start: Ints
+    b_length: Ints
+    label: Ints
+    key: Keys
 
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, rows) -> "Examples":
-        """The rows chosen by a slice or an index array."""
+    def __getitem__(self, rows: slice | Ints | Bools) -> "Examples":
+        """The rows chosen by a slice, an index array or a mask."""
         return Examples(**{name: column[rows] for name, column in vars(self).items()})
 
     @classmethod
-    def of(cls, shard_index: int, rows: Pairs, key: np.ndarray) -> "Examples":
+    def of(cls, shard_index: int, rows: Pairs, key: Keys) -> "Examples":
         return cls(np.full(len(rows), shard_index), **rows.columns(), key=key)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Examples"]) -> "Examples":
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> Ints:
         """Tokens of each example with its special tokens: int64 [N]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
@@ -48,10 +50,10 @@ class Examples:
 class Packed:
     """N examples end to end: input_ids, token_type_ids, position_ids int64 [T], sequence_starts int64 [N + 1]."""
 
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    position_ids: np.ndarray
-    sequence_starts: np.ndarray
+    input_ids: Ints
+    token_type_ids: Ints
+    position_ids: Ints
+    sequence_starts: Ints
 
 
 def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) -> Packed:
@@ -72,6 +74,8 @@ def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) 
     return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
 
 
-def _copy_segments(source, source_starts, target, target_starts, lengths) -> None:
+def _copy_segments(
+    source: npt.NDArray[np.integer], source_starts: Ints, target: Ints, target_starts: Ints, lengths: Ints
+) -> None:
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     target[np.repeat(target_starts, lengths) + within] = source[np.repeat(source_starts, lengths) + within]

@@ -6,8 +6,10 @@ whole document: those that fit beside no neighbour, and of the others as few tok
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import Shard
+from . import Bools, Ints
 from .random_keys import below, keys, uniform
 
 SHORT_PROBABILITY = 0.1
@@ -16,7 +18,7 @@ _WINDOWS_AHEAD = 64
 _NEVER = 1 << 30
 
 
-def cut_long_sentences(shard: Shard, capacity: int, starts_word: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def cut_long_sentences(shard: Shard, capacity: int, starts_word: Bools) -> tuple[Ints, Ints, int]:
     """Cut sentences longer than `capacity` at word starts into consecutive pieces.
 
     Returns:
@@ -33,7 +35,7 @@ def cut_long_sentences(shard: Shard, capacity: int, starts_word: np.ndarray) -> 
     return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
 
 
-def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.ndarray) -> list[int]:
+def _cuts(ids: npt.NDArray[np.integer], start: int, end: int, capacity: int, starts_word: Bools) -> list[int]:
     word_starts = start + np.flatnonzero(starts_word[ids[start:end]])
     cuts = []
     while end - start > capacity:
@@ -45,7 +47,7 @@ def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.
     return cuts
 
 
-def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> np.ndarray:
+def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> Ints:
     """The most tokens wanted in a window that begins with each piece: int64 [P].
 
     `capacity`, or with probability 0.1 a length drawn from 2..capacity (Devlin et al. 2019, appendix A.2; there the
@@ -58,7 +60,7 @@ def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: 
     return target
 
 
-def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int, target: np.ndarray) -> np.ndarray:
+def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: Ints) -> Ints:
     """First piece of each window: int64 [N].
 
     A window takes whole pieces of one document up to its target. It takes a second piece whatever its target, and a
@@ -83,7 +85,7 @@ def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
     return np.array(first, dtype=np.int64)
 
 
-def tokens_alone(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def tokens_alone(piece_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
     """The fewest tokens that stand in windows of one piece, from a piece up to where a window has to end.
 
     That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,
