@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import IMPLEMENTATIONS, plan_attention
+from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_attention, plan_for_chosen
 from .batch import PackedBatch
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, EncoderLayer, initialise
@@ -75,18 +75,7 @@ class BertModel(PretrainedModel):
             most_at: at least the most of these in one sequence; max_sequence_length if None.
         """
         self._check(batch)
-        everything = at is None or output_attentions or output_hidden_states
-        plan = plan_attention(
-            batch,
-            self.attention_implementation,
-            None if everything else at,
-            most_at,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            num_heads=self.config.num_attention_heads,
-            head_size=self.config.hidden_size // self.config.num_attention_heads,
-            dtype=self.embeddings.word.weight.dtype,
-            output_attentions=output_attentions,
-        )
+        plan = self._plan(batch, output_attentions, None if output_hidden_states else at, most_at)
         chosen = plan.chosen
         hidden = self.embeddings(batch, plan.num_rows)
         states, attentions = [hidden] if output_hidden_states else [], []
@@ -107,15 +96,29 @@ class BertModel(PretrainedModel):
             tuple(attentions) if output_attentions else None,
         )
 
+    def _plan(
+        self, batch: PackedBatch, output_attentions: bool, at: Tensor | None, most_at: int | None
+    ) -> AttentionPlan:
+        """How this forward attends: "dense" where the weights are asked for, in the rectangle of the call."""
+        num_heads = self.config.num_attention_heads
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if output_attentions:
+            return plan_attention(batch, "dense", num_heads, dropout, batch.padded_layout())
+        dtype, head_size = self.embeddings.word.weight.dtype, self.config.hidden_size // num_heads
+        kernel = choose_kernel(self.attention_implementation, batch, dtype, dropout, head_size)
+        if at is None:
+            return plan_attention(batch, kernel, num_heads, dropout)
+        return plan_for_chosen(batch, kernel, num_heads, dropout, at, most_at)
+
     def _check(self, batch: PackedBatch) -> None:
-        length = batch.padded_length or batch.max_sequence_length
+        length = batch.padded.length if batch.padded else batch.max_sequence_length
         if length > self.config.max_position_embeddings:
             raise ModelError(
                 f"A sequence of {length} tokens is longer than max_position_embeddings "
                 f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences."
             )
         # On a GPU a look at the ids would stop the step; packed batches come from data that was checked.
-        if batch.padded_length and batch.input_ids.device.type == "cpu" and batch.num_tokens:
+        if batch.padded and batch.input_ids.device.type == "cpu" and batch.num_tokens:
             largest = int(batch.input_ids.max())
             if largest >= self.config.vocab_size:
                 raise ModelError(
