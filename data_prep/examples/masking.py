@@ -57,17 +57,18 @@ def mask(
     Returns:
         The ids after replacement [T], masked positions [M] in ascending order, and the original ids there [M].
     """
-    lengths = np.diff(sequence_starts)
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    lengths = np.diff(sequence_starts)  # [N]
+    sequence = np.repeat(np.arange(len(lengths)), lengths)  # [T]
     position = np.arange(len(input_ids)) - sequence_starts[sequence]
     candidate = ~np.isin(input_ids, rules.fixed_ids)
-    wanted = number_of_targets(lengths, np.bincount(sequence[candidate], minlength=len(lengths)), rules.probability)
-    key = keys(0, "mask", 0, example_key[sequence], position)
+    candidates = np.bincount(sequence[candidate], minlength=len(lengths))  # [N]
+    wanted = number_of_targets(lengths, candidates, rules.probability)
+    key = keys(0, "mask", 0, example_key[sequence], position)  # [T]
     if rules.whole_word:
-        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)
-        chosen = _choose_words(word_start, candidate, sequence, key, wanted)
+        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)  # [T]
+        chosen = _choose_words(word_start, candidate, sequence, key, wanted)  # [M]
     else:
-        chosen = _choose_tokens(candidate, sequence, key, wanted)
+        chosen = _choose_tokens(candidate, sequence, key, wanted)  # [M]
     labels = input_ids[chosen]
     masked = input_ids.copy()
     masked[chosen] = _replacements(labels, example_key[sequence[chosen]], position[chosen], rules)
@@ -85,13 +86,13 @@ def _by_sequence_and_key(sequence: Ints, key: Keys) -> Ints:
 
 
 def _choose_tokens(candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
-    """The candidates with the smallest keys of each sequence."""
-    places = np.flatnonzero(candidate)
+    """Places [M] of the candidates with the smallest keys of each sequence, as many as `wanted` [N]."""
+    places = np.flatnonzero(candidate)  # [K]
     order = places[_by_sequence_and_key(sequence[places], key[places])]
-    per_sequence = np.bincount(sequence[places], minlength=len(wanted))
+    per_sequence = np.bincount(sequence[places], minlength=len(wanted))  # [N]
     begins = np.cumsum(per_sequence) - per_sequence
-    rank = np.arange(len(order)) - begins[sequence[order]]
-    return np.sort(order[rank < wanted[sequence[order]]])
+    rank = np.arange(len(order)) - begins[sequence[order]]  # [K]
+    return np.sort(order[rank < wanted[sequence[order]]])  # [M]
 
 
 def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidate: Bools, starts_word: Bools) -> Bools:
@@ -104,19 +105,19 @@ def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidat
 
 
 def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
-    """Words in the order of their keys; a word that no longer fits is passed over.
+    """Places [M] of words in the order of their keys, `wanted` [N] pieces; one that no longer fits is passed over.
 
     Where not even one word fits, the first one gives as many pieces as are wanted.
     """
-    first = np.flatnonzero(word_start & candidate)
+    first = np.flatnonzero(word_start & candidate)  # [W]
     sizes = np.diff(np.append(np.flatnonzero(word_start), len(word_start)))[candidate[word_start]]
     order = _by_sequence_and_key(sequence[first], key[first])
     first, sizes = first[order], sizes[order]
     owner = sequence[first]
-    words = np.bincount(owner, minlength=len(wanted))
+    words = np.bincount(owner, minlength=len(wanted))  # [N]
     begins = np.cumsum(words) - words
     left = wanted.copy()
-    take = np.zeros(len(first), dtype=np.int64)
+    take = np.zeros(len(first), dtype=np.int64)  # [W]
     # Rank by rank over all sequences at once: one step a word would be a Python loop over the text.
     for rank in range(int(words.max(initial=0))):
         active = np.flatnonzero((words > rank) & (left > 0))
@@ -128,14 +129,15 @@ def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys
         left[active[fits]] -= sizes[place[fits]]
     nothing = np.flatnonzero((left == wanted) & (wanted > 0))
     take[begins[nothing]] = wanted[nothing]
-    begin = np.repeat(first, take)
+    begin = np.repeat(first, take)  # [M]
     within = np.arange(len(begin)) - np.repeat(np.cumsum(take) - take, take)
     return np.sort(begin + within)
 
 
 def _replacements(labels: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:
+    """What stands in the place of each target: [M]."""
     fate = uniform(keys(0, "replace", 0, example_key, position))
     ordinary = np.flatnonzero(rules.is_ordinary)
-    drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]
+    drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]  # [M]
     random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, labels)
     return np.where(fate < MASK_SHARE, rules.mask_id, random_or_kept)

@@ -58,10 +58,10 @@ class Packed:
 
 def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) -> Packed:
     """[CLS] A [SEP] B [SEP] for each example, without padding. Token types are 0 up to the first [SEP], then 1."""
-    lengths = examples.lengths()
+    lengths = examples.lengths()  # [N]
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)
+    input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)  # [T]
     input_ids[starts] = cls_id
     b_begin = starts + examples.a_length + 2
     for index in np.unique(examples.shard):
@@ -69,7 +69,7 @@ def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) 
         ids = shards[index].ids
         _copy_segments(ids, examples.a_start[mine], input_ids, starts[mine] + 1, examples.a_length[mine])
         _copy_segments(ids, examples.b_start[mine], input_ids, b_begin[mine], examples.b_length[mine])
-    position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)
+    position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)  # [T]
     token_type_ids = (position_ids >= np.repeat(examples.a_length + 2, lengths)).astype(np.int64)
     return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
 
@@ -77,5 +77,7 @@ def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) 
 def _copy_segments(
     source: npt.NDArray[np.integer], source_starts: Ints, target: Ints, target_starts: Ints, lengths: Ints
 ) -> None:
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    """Copy, for each segment, `lengths` tokens from `source_starts` to `target_starts`, in place."""
+    begins = np.cumsum(lengths) - lengths  # [N]
+    within = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)  # [tokens copied]
     target[np.repeat(target_starts, lengths) + within] = source[np.repeat(source_starts, lengths) + within]

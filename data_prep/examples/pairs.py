@@ -48,8 +48,8 @@ class Pairs:
     """The examples of one shard in one epoch: integer rows that point into the shard's ids.
 
     `b_length` is 0 for a window that has no second segment. `label` is 0 (B follows A), 1 (B is from another
-    document) or -100 (trains MLM only), and `reason`, a `Reason`, says why it is -100. All arrays have shape
-    [number of windows].
+    document) or -100 (trains MLM only), and `reason`, a `Reason`, says why it is -100. All arrays are [N], one entry a
+    window.
     """
 
     a_start: Ints
@@ -86,13 +86,13 @@ def pairs(
     """
     capacity = sequence_length - SPECIAL_TOKENS
     piece_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
-    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)
-    first = windows(piece_starts, document_starts, capacity, target)
+    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)  # [S]
+    first = windows(piece_starts, document_starts, capacity, target)  # [N]
     num_pieces = np.diff(first, append=len(piece_starts) - 1)
     start, end = piece_starts[first], piece_starts[first + num_pieces]
     middle = end.copy()
     label = np.full(len(first), UNLABELLED, dtype=np.int64)
-    split = np.flatnonzero(num_pieces > 1) if next_sentence else np.empty(0, dtype=np.int64)
+    split = np.flatnonzero(num_pieces > 1) if next_sentence else np.empty(0, dtype=np.int64)  # [B]
     place = below(keys(seed, "split", epoch, shard.index, first[split]), num_pieces[split] - 1)
     middle[split] = piece_starts[first[split] + 1 + place]
     a_length, b_start, b_length = middle - start, middle.copy(), end - middle
@@ -103,7 +103,7 @@ def pairs(
         document = np.searchsorted(document_starts, first[split], side="right")
         order_key = keys(seed, "partner", epoch, shard.index, first[split])
         shapes = (a_length[split], b_length[split], num_pieces[split] - 1 - place)
-        left, right = find_partners(*shapes, document, order_key, capacity)
+        left, right = find_partners(*shapes, document, order_key, capacity)  # [couples] each
         reason[split[left]] = reason[split[right]] = Reason.ODD_COUPLE
         _exchange(split[left], split[right], b_start, b_length, label, keys(seed, "swap", epoch, shard.index, left))
     reason[label != UNLABELLED] = Reason.LABELLED
@@ -148,7 +148,7 @@ def find_partners(
                 break
         else:
             waiting.append(one)
-    couples = np.array([left, right], dtype=np.int64)
+    couples = np.array([left, right], dtype=np.int64)  # [2, couples]
     is_left_over = np.ones(len(a), dtype=bool)
     is_left_over[couples] = False
     rest = visit[is_left_over[visit]].tolist()
@@ -171,7 +171,7 @@ def couple_the_rest(couples: Ints, rest: list[int], shapes: tuple[Ints, Ints, In
         All couples, int64 [2, couples].
     """
     added: list[tuple[int, int]] = []
-    a, b, document = (column[couples] for column in shapes)
+    a, b, document = (column[couples] for column in shapes)  # [2, couples] each
 
     def fit(one: int) -> Bools:
         its_a, its_b, its_document = (column[one] for column in shapes)

@@ -22,16 +22,16 @@ def cut_long_sentences(shard: Shard, capacity: int, starts_word: Bools) -> tuple
     """Cut sentences longer than `capacity` at word starts into consecutive pieces.
 
     Returns:
-        piece_starts int64 [P + 1] (token offsets; the last is the number of ids), document_starts int64 [D + 1]
-        (in pieces), and how many sentences were cut.
+        piece_starts int64 [S + 1] (token offsets; the last is the number of ids), document_starts int64
+        [documents + 1] (in pieces), and how many sentences were cut.
     """
     sentence_starts = shard.sentence_starts.astype(np.int64)
     too_long = np.flatnonzero(np.diff(sentence_starts) > capacity)
     cuts = []
     for start, end in zip(sentence_starts[too_long].tolist(), sentence_starts[too_long + 1].tolist(), strict=True):
         cuts += _cuts(shard.ids, start, end, capacity, starts_word)
-    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))
-    document_tokens = sentence_starts[shard.document_starts]
+    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))  # [S + 1]
+    document_tokens = sentence_starts[shard.document_starts]  # [documents + 1]
     return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
 
 
@@ -48,7 +48,7 @@ def _cuts(ids: npt.NDArray[np.integer], start: int, end: int, capacity: int, sta
 
 
 def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> Ints:
-    """The most tokens wanted in a window that begins with each piece: int64 [P].
+    """The most tokens wanted in a window that begins with each piece: int64 [S].
 
     `capacity`, or with probability 0.1 a length drawn from 2..capacity (Devlin et al. 2019, appendix A.2; there the
     draw is for a document).
@@ -70,10 +70,10 @@ def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: In
 
     Args:
         piece_starts, document_starts: see `cut_long_sentences`.
-        target: int64 [P], see `targets`.
+        target: int64 [S], see `targets`.
     """
     alone, smallest = tokens_alone(piece_starts, document_starts, capacity)
-    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1
+    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1  # [S]
     following = np.minimum(following, np.repeat(document_starts[1:], np.diff(document_starts)))
     following -= alone[following - 1] < alone[following]
     piece = np.arange(len(target))
@@ -82,7 +82,7 @@ def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: In
     while place < len(path):
         first.append(place)
         place = path[place]
-    return np.array(first, dtype=np.int64)
+    return np.array(first, dtype=np.int64)  # [N]
 
 
 def tokens_alone(piece_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
@@ -92,22 +92,22 @@ def tokens_alone(piece_starts: Ints, document_starts: Ints, capacity: int) -> tu
     two and three pieces need to be looked at, as every longer one can be divided into windows of two and three.
 
     Returns:
-        int32 [P + 1], 0 for a piece that always begins a window; and int64 [P], how many pieces (1, 2 or 3) the
+        int32 [S + 1], 0 for a piece that always begins a window; and int64 [S], how many pieces (1, 2 or 3) the
         smallest window has that begins with a piece and leaves the fewest alone.
     """
-    length = np.diff(piece_starts).astype(np.int32)
+    length = np.diff(piece_starts).astype(np.int32)  # [S]
     two_fit = np.append(length[:-1] + length[1:] <= capacity, False)
     two_fit[document_starts[1:] - 1] = False
     three_fit = two_fit & np.append(two_fit[1:], False)
     three_fit[:-2] &= length[:-2] + length[1:-1] + length[2:] <= capacity
     two, three = (np.where(fit, 0, _NEVER).astype(np.int32) for fit in (two_fit, three_fit))
     follows = np.append(False, two_fit[:-1]).astype(np.int32)
-    alone = np.zeros(len(length) + 3, dtype=np.int32)
+    alone = np.zeros(len(length) + 3, dtype=np.int32)  # [S + 3]
     for _ in range(_WINDOWS_AHEAD):
         costs = (two + alone[2:-1], three + alone[3:], length + alone[1:-2])
-        fewest = np.minimum(np.minimum(*costs[:2]), costs[2])
+        fewest = np.minimum(np.minimum(*costs[:2]), costs[2])  # [S]
         if np.array_equal(fewest * follows, alone[:-3]):
             break
         alone[:-3] = fewest * follows
     smallest = np.where(costs[0] == fewest, 2, np.where(costs[1] == fewest, 3, 1))
-    return alone[:-2], smallest
+    return alone[:-2], smallest  # [S + 1], [S]

@@ -86,7 +86,7 @@ def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype = torch.float32) -
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Five iterations of an odd quintic polynomial on the singular values: [B, m, n] -> float32 [B, m, n], m <= n."""
+    """Five iterations of an odd quintic polynomial on the singular values of matrices [..., m, n], m <= n; float32."""
     norm = torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=_SMALLEST_NORM)
     x = (matrices / norm).to(dtype)
     rows, columns = x.shape[-2:]
