@@ -1,12 +1,17 @@
-"""BERT in plain torch: a packed encoder, the heads of pretraining and of the usual tasks, transformers'
-folders.
+"""BERT in plain torch: a packed encoder, the heads of pretraining and of the usual tasks, transformers' folders.
 
-Shapes are written with one alphabet everywhere:
+Shapes are written with one alphabet, here and in data_prep/examples:
 
-    T  tokens of a packed batch        H  hidden size
-    N  sequences                       A  attention heads
-    M  masked tokens                   D  head size, H / A
-    L  length of a padded row          V  vocabulary
+    T  tokens of a packed batch                     H  hidden size
+    N  sequences, or examples                       A  attention heads
+    L  length of a padded row                       D  size of a head, H / A
+    M  masked tokens                                P  of query, key and value: how many in one tensor
+    R  tokens that the last layer is computed for   V  vocabulary
+    Q  length of a padded row of these              C  classes, or choices
+    K  tokens that may be masked                    W  words that may be masked
+    S  sentences of a shard, long ones in pieces    B  examples with a second segment
+
+A comment behind a line gives the shape of its result, where that is another than before.
 """
 
 from .batch import PackedBatch

@@ -1,21 +1,21 @@
-"""Self-attention inside the sequences of a packed batch, by three functions that give the same numbers (scaled
+"""Self-attention inside the sequences of a packed batch, by three kernels that give the same numbers (scaled
 dot-product attention, Vaswani et al. 2017, section 3.2.1)."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from .batch import PackedBatch, PaddingLayout, rounded
+from .batch import PackedBatch, rounded
 from .chosen import Chosen
 from .config import ModelError
 from .dropout import dropped
+from .layout import HeadLayout, PaddingLayout
 
 IMPLEMENTATIONS = ("auto", "varlen", "sdpa", "dense")
+Kernel = Literal["varlen", "sdpa", "dense"]
 
 _LONGEST_DENSE = 512
 """Rows up to here go through plain matrix products in bfloat16 on the CPU: there the backward pass of torch's
@@ -25,151 +25,43 @@ _COLUMNS = 16
 """Lengths of rectangles are rounded up to multiples of this on the CPU (see `rounded`)."""
 
 
-class HeadLayout:
-    """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
-
-    P is 3 for query, key and value together. The index tensors are worked out once for all layers, and before them: a
-    layer that is compiled must find the same kind of plan each time.
-
-    Args:
-        layout: where the tokens sit.
-        parts: the P that will come, that of `join`, 1, included.
-        num_rows: T, where it is more than the tokens of the layout; the rows after them get zero gradients.
-        in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
-    """
-
-    def __init__(
-        self,
-        layout: PaddingLayout,
-        num_heads: int,
-        device: torch.device,
-        parts: tuple[int, ...],
-        num_rows: int | None = None,
-        in_place: bool = False,
-    ) -> None:
-        self.num_sequences, self.length, self.num_heads = layout.num_sequences, layout.length, num_heads
-        self.in_place = in_place and layout.slots is None
-        self.key_mask = layout.key_mask
-        """[N, 1, 1, L] bool, True at tokens; None without padding."""
-        every = torch.arange(self.num_sequences * self.length, device=device)
-        slots, self._tokens = (every, every) if layout.slots is None else (layout.slots, layout.tokens)
-        self._num_tokens = len(slots)
-        self._slots = F.pad(slots, (0, (num_rows or len(slots)) - len(slots)))
-        self._padding = None if layout.padding is None else self._of_all_heads(layout.padding).reshape(-1, 1)
-        self._rows = {} if self.in_place else {count: self._rows_of(count) for count in parts}
-
-    def split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """[T, P, A, D] -> P tensors [N, A, L, D]; padding holds numbers that mean nothing."""
-        parts, shape = values.shape[1], (self.num_sequences, self.length)
-        if self.in_place:
-            return values.view(*shape, *values.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-        into, back = self._rows[parts]
-        real = self._num_tokens * parts * self.num_heads
-        rows = _Rearrange.apply(values.flatten(0, 2), into, back, None, real)
-        return rows.view(parts, self.num_sequences, self.num_heads, self.length, values.shape[-1]).unbind(0)
-
-    def join(self, values: Tensor) -> Tensor:
-        """[N, A, L, D] -> [T, A, D]."""
-        if self.in_place:
-            return values.transpose(1, 2).flatten(0, 1)
-        into, back = self._rows[1]
-        rows = _Rearrange.apply(values.flatten(0, 2), back, into, self._padding, None)
-        return rows.view(-1, *values.shape[1::2])
-
-    def _rows_of(self, parts: int) -> tuple[Tensor, Tensor]:
-        """For every row of [P, N, A, L, D] its row in [T, P, A, D], and the reverse; any where there is none."""
-        heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))
-        token = self._of_all_heads(self._tokens)
-        into = (token * parts + part[:, None, None, None]) * self.num_heads + heads[:, None]
-        sequence, column = self._slots // self.length, self._slots % self.length
-        back = (sequence[:, None] * self.num_heads + heads) * self.length + column[:, None]
-        back = part[:, None] * (self.num_sequences * self.num_heads * self.length) + back[:, None]
-        return into.flatten(), back.flatten()
-
-    def _of_all_heads(self, values: Tensor) -> Tensor:
-        """[N * L] -> [N, A, L]."""
-        return values.view(self.num_sequences, 1, self.length).expand(-1, self.num_heads, -1)
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """How R tokens, those of all sequences or some of them, are divided among the N sequences."""
-
-    starts: Tensor
-    """[N + 1] int32."""
-    longest: int
-    """At least the most tokens of a sequence."""
-    layout: HeadLayout | None
-    """The rectangle of "sdpa" and "dense"; None for "varlen"."""
-
-
 @dataclass(frozen=True)
 class AttentionPlan:
     """What every layer of one forward needs to know, worked out once."""
 
-    implementation: str
-    """"varlen", "sdpa" or "dense"."""
+    kernel: Kernel
     dropout: float
     """Probability of dropping an attention weight; 0 outside training."""
+    batch: PackedBatch
     num_rows: int
-    """T, and as many rows more as make the shapes come again; what is in those goes nowhere."""
-    tokens: Sequences
-    """All tokens."""
+    """T, or T rounded up so that shapes recur: nothing reads the rows after the tokens."""
+    heads: HeadLayout | None
+    """The rectangles of "sdpa" and "dense"; None for "varlen"."""
     chosen: Chosen | None = None
-    """Those that the last layer is computed for; None if for all."""
-    queries: Sequences | None = None
-    """The same as attention sees them."""
+    """The tokens that the last layer is computed for; None if for all."""
 
 
-def plan_attention(
-    batch: PackedBatch,
-    implementation: str,
-    at: Tensor | None = None,
-    most_at: int | None = None,
-    *,
-    dropout: float,
-    num_heads: int,
-    head_size: int,
-    dtype: torch.dtype,
-    output_attentions: bool = False,
-) -> AttentionPlan:
-    """Choose the function for one forward and lay out its padding.
+def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: float, head_size: int) -> Kernel:
+    """The kernel for one of IMPLEMENTATIONS.
 
-    `dtype` is that of the weights; autocast is looked up here. "auto" takes varlen where it can run, on the
-    CPU dense where that is faster, else sdpa; asking for the attention weights takes dense. Raises ModelError
-    where "varlen" is asked for and cannot run.
+    "auto" takes varlen where it can run, on the CPU dense where that is faster, else sdpa. Raises ModelError where
+    "varlen" is asked for and cannot run.
 
     Args:
-        at: int64 [M], if the last layer is computed for these and the first tokens alone.
-        most_at: at least the most of these in one sequence; max_sequence_length if None.
+        dtype: of the weights; autocast is looked up here.
     """
+    if asked in ("sdpa", "dense"):
+        return "sdpa" if asked == "sdpa" else "dense"
     device = batch.input_ids.device
-    starts, longest = batch.sequence_starts, batch.max_sequence_length
-    if output_attentions:
-        implementation = "dense"
-    elif implementation in ("auto", "varlen"):
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        obstacle = _varlen_obstacle(device, dtype, dropout, head_size)
-        if obstacle and implementation == "varlen":
-            raise ModelError(f'attention_implementation "varlen" {obstacle}; use "auto".')
-        short = device.type == "cpu" and dtype == torch.bfloat16 and longest <= _LONGEST_DENSE
-        implementation = ("dense" if short else "sdpa") if obstacle else "varlen"
-    rounds = at is not None and implementation == "dense" and device.type == "cpu"
-    num_rows = rounded(batch.num_tokens) if rounds else batch.num_tokens
-    columns = _COLUMNS if rounds else 1
-    chosen = None if at is None else Chosen.of(batch, at, most_at, columns, rounds)
-    heads = None
-    if implementation != "varlen":
-        layout = batch.padded_layout() if output_attentions else batch.layout(-(-longest // columns) * columns)
-        parts = (1, 3) if at is None else (1, 2, 3)
-        heads = HeadLayout(layout, num_heads, device, parts, num_rows, in_place=implementation == "sdpa")
-    plan = partial(AttentionPlan, implementation, dropout, num_rows, Sequences(starts, longest, heads))
-    if chosen is None:
-        return plan()
-    if heads is not None:
-        heads = HeadLayout(chosen.layout(), num_heads, device, (1,), len(chosen.tokens))
-    return plan(chosen, Sequences(chosen.sequence_starts, chosen.longest, heads))
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    obstacle = _varlen_obstacle(device, dtype, dropout, head_size)
+    if obstacle is None:
+        return "varlen"
+    if asked == "varlen":
+        raise ModelError(f'attention_implementation "varlen" {obstacle}; use "auto".')
+    is_short = batch.max_sequence_length <= _LONGEST_DENSE
+    return "dense" if device.type == "cpu" and dtype == torch.bfloat16 and is_short else "sdpa"
 
 
 def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, head_size: int) -> str | None:
@@ -186,38 +78,78 @@ def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, h
     return None
 
 
+def plan_attention(
+    batch: PackedBatch, kernel: Kernel, num_heads: int, dropout: float = 0.0, layout: PaddingLayout | None = None
+) -> AttentionPlan:
+    """A plan in which every layer is computed for all tokens.
+
+    Args:
+        layout: the rectangle that sdpa and dense see, and that the weights come in; `batch.layout()` if None.
+    """
+    heads = None
+    if kernel != "varlen":
+        device, layout = batch.input_ids.device, layout or batch.layout()
+        heads = HeadLayout(layout, num_heads, (1, 3), batch.num_tokens, device, in_place=kernel == "sdpa")
+    return AttentionPlan(kernel, dropout, batch, batch.num_tokens, heads)
+
+
+def plan_for_chosen(
+    batch: PackedBatch, kernel: Kernel, num_heads: int, dropout: float, at: Tensor, most_at: int | None
+) -> AttentionPlan:
+    """A plan in which the last layer is computed for the first tokens and those at `at` alone (see `Chosen.of`)."""
+    device, num_rows, columns = batch.input_ids.device, batch.num_tokens, 1
+    rounds = kernel == "dense" and device.type == "cpu"
+    if rounds:
+        num_rows, columns = rounded(num_rows), _COLUMNS
+    heads = None
+    if kernel != "varlen":
+        layout = batch.layout(-(-batch.max_sequence_length // columns) * columns)
+        heads = HeadLayout(layout, num_heads, (1, 2, 3), num_rows, device, in_place=kernel == "sdpa")
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, Chosen.of(batch, at, most_at, columns, rounds))
+
+
 def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
     """One layer: qkv [T, 3, A, D] -> context [T, A, D], and the weights [N, A, L, L] if dense."""
-    if plan.implementation == "varlen":
-        return varlen_attention(*qkv.unbind(1), plan.tokens, plan.tokens), None
-    context, weights = _in_rectangles(*plan.tokens.layout.split(qkv), plan)
-    return plan.tokens.layout.join(context), weights
+    if plan.heads is None:
+        query, key, value = qkv.unbind(1)  # [T, A, D] each
+        starts, longest = plan.batch.sequence_starts, plan.batch.max_sequence_length
+        return varlen_attention(query, key, value, starts, longest, plan.batch), None
+    query, key, value = plan.heads.split(qkv)  # [N, A, L, D] each
+    context, weights = _in_rectangles(query, key, value, plan.heads.key_mask, plan)
+    return plan.heads.join(context), weights  # [T, A, D]
 
 
-def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan) -> Tensor:
+def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan, chosen: Chosen) -> Tensor:
     """The last layer: query [R, A, D] of the chosen tokens, key and value [T, 2, A, D] of all -> context [R, A, D]."""
-    if plan.implementation == "varlen":
-        return varlen_attention(query, *key_value.unbind(1), plan.queries, plan.tokens)
-    (query,) = plan.queries.layout.split(query[:, None])
-    context, _ = _in_rectangles(query, *plan.tokens.layout.split(key_value), plan)
-    return plan.queries.layout.join(context)
+    if plan.heads is None:
+        key, value = key_value.unbind(1)  # [T, A, D] each
+        return varlen_attention(query, key, value, chosen.sequence_starts, chosen.longest, plan.batch)
+    queries = HeadLayout(chosen.layout(), query.shape[1], (1,), len(query), query.device)
+    (query,) = queries.split(query[:, None])  # [N, A, Q, D]
+    key, value = plan.heads.split(key_value)  # [N, A, L, D] each
+    context, _ = _in_rectangles(query, key, value, plan.heads.key_mask, plan)
+    return queries.join(context)  # [R, A, D]
 
 
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, queries: Sequences, keys: Sequences) -> Tensor:
-    """query [R, A, D], key and value [T, A, D] -> [R, A, D] by the flash kernel for packed sequences.
+def varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, batch: PackedBatch
+) -> Tensor:
+    """query [R, A, D] of sequences that begin at `starts` [N + 1], key and value [T, A, D] of the batch -> [R, A, D].
 
-    For CUDA, 16 bits, without dropout.
+    By the flash kernel for packed sequences: for CUDA, 16 bits, without dropout.
     """
     # Imported here because builds of torch without CUDA need not have it.
     from torch.nn.attention.varlen import varlen_attn
 
-    return varlen_attn(query, key, value, queries.starts, keys.starts, queries.longest, keys.longest)
+    bounds = starts, batch.sequence_starts, longest, batch.max_sequence_length
+    return cast(Tensor, varlen_attn(query, key, value, *bounds))
 
 
-def _in_rectangles(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
+def _in_rectangles(
+    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, plan: AttentionPlan
+) -> tuple[Tensor, Tensor | None]:
     """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D], and the weights [N, A, Q, L] if dense."""
-    key_mask = plan.tokens.layout.key_mask
-    if plan.implementation == "dense":
+    if plan.kernel == "dense":
         return dense_attention(query, key, value, key_mask, plan.dropout)
     # By torch's kernel; on the CPU fused only without dropout.
     return F.scaled_dot_product_attention(query, key, value, attn_mask=key_mask, dropout_p=plan.dropout), None
@@ -231,36 +163,13 @@ def dense_attention(
     Written out: the reference for the other two. In the rows of padding neither means anything.
     """
     shape = query.shape[:2]
-    query, key, value = (part.flatten(0, 1) for part in (query, key, value))
-    mask = query.new_zeros(shape[0], 1, 1, key.shape[1])
+    query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # [N * A, Q, D], [N * A, L, D] twice
+    mask = query.new_zeros(shape[0], 1, 1, key.shape[1])  # [N, 1, 1, L]
     if key_mask is not None:
         mask = mask.masked_fill(~key_mask, -torch.inf)
-    mask = mask.expand(*shape, 1, -1).flatten(0, 1)
-    scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)
+    mask = mask.expand(*shape, 1, -1).flatten(0, 1)  # [N * A, 1, L]
+    scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)  # [N * A, Q, L]
     # Its sums are taken in at least float32; autocast on a GPU gives float32 back.
     weights = dropped(scores.softmax(-1), dropout)
-    context = torch.bmm(weights.to(value.dtype), value)
-    return context.unflatten(0, shape), weights.unflatten(0, shape)
-
-
-class _Rearrange(torch.autograd.Function):
-    """A gather of rows whose gradient is the inverse gather, zero where `padding` is true and from row `real` on."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor, padding: Tensor | None, real: int | None
-    ) -> Tensor:
-        ctx.save_for_backward(inverse, padding)
-        ctx.real = real
-        return rows.index_select(0, index)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        inverse, padding = ctx.saved_tensors
-        rows = grad.index_select(0, inverse)
-        if padding is not None:
-            rows.masked_fill_(padding, 0)
-        if ctx.real is not None:
-            rows[ctx.real :] = 0
-        return rows, None, None, None, None
+    context = torch.bmm(weights.to(value.dtype), value)  # [N * A, Q, D]
+    return context.unflatten(0, shape), weights.unflatten(0, shape)  # [N, A, Q, D], [N, A, Q, L]

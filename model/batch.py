@@ -1,70 +1,14 @@
-"""Sequences laid end to end, and the way between that form and a padded rectangle."""
+"""Sequences laid end to end, without padding: what a model reads."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-
-@dataclass(frozen=True)
-class PaddingLayout:
-    """Where the tokens of a packed batch sit in a rectangle [N, L]; without padding the tensors are None."""
-
-    num_sequences: int
-    """N, rows of the rectangle."""
-    length: int
-    """L, columns of the rectangle."""
-    slots: Tensor | None = None
-    """[T] int64: row * L + column of every token."""
-    tokens: Tensor | None = None
-    """[N * L] int64: the token in every slot, 0 in padding."""
-    padding: Tensor | None = None
-    """[N * L] bool: True where no token is."""
-
-    @classmethod
-    def from_slots(cls, slots: Tensor, num_sequences: int, length: int) -> Self:
-        """The layout that puts token t into slot slots[t] of N * L."""
-        order = torch.arange(slots.numel(), device=slots.device)
-        tokens = slots.new_zeros(num_sequences * length).scatter(0, slots, order)
-        padding = torch.ones_like(tokens, dtype=torch.bool).scatter(0, slots, False)
-        return cls(num_sequences, length, slots, tokens, padding)
-
-    @property
-    def key_mask(self) -> Tensor | None:
-        """[N, 1, 1, L] bool for attention, True at tokens; None where there is no padding.
-
-        A row without any token is True everywhere: its result is never read, but it must stay finite.
-        """
-        if self.padding is None:
-            return None
-        padding = self.padding.view(self.num_sequences, self.length)
-        return (~padding | padding.all(1, keepdim=True))[:, None, None, :]
-
-    def pad(self, values: Tensor) -> Tensor:
-        """[T, ...] -> [N, L, ...], zero in padding; without padding a view."""
-        shape = (self.num_sequences, self.length, *values.shape[1:])
-        if self.slots is None:
-            return values.view(shape)
-        return _Pad.apply(values, self.slots, self.tokens, self.padding).view(shape)
-
-
-class _Pad(torch.autograd.Function):
-    """A gather whose gradient is the inverse gather: the default, an indexed add, is several times slower."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, slots: Tensor, tokens: Tensor, padding: Tensor) -> Tensor:
-        ctx.save_for_backward(slots)
-        mask = padding.view(-1, *[1] * (values.dim() - 1))
-        return values.index_select(0, tokens).masked_fill_(mask, 0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (slots,) = ctx.saved_tensors
-        return grad.index_select(0, slots), None, None, None
+from .layout import PaddingLayout
 
 
 @dataclass
@@ -85,11 +29,8 @@ class PackedBatch:
     """[N + 1] int32, first token of every sequence, then T."""
     max_sequence_length: int
     """At least the longest sequence, in tokens."""
-    padded_slots: Tensor | None = None
-    """[T] int64, each token's row * padded_length + column in the rectangle it came from; None if that was
-    full."""
-    padded_length: int | None = None
-    """L of the rectangle it came from."""
+    padded: PaddingLayout | None = None
+    """The rectangle that it came from, if any."""
 
     @property
     def num_sequences(self) -> int:
@@ -110,37 +51,31 @@ class PackedBatch:
         Position ids are column numbers, as in transformers. A row that is all padding keeps its first column,
         so that every sequence has a token. With a mask this waits for the device once, to learn the lengths.
         """
-        rows, length = input_ids.shape
+        num_sequences, length = input_ids.shape
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
-        columns = torch.arange(length, device=input_ids.device).expand(rows, length)
-        keep = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-        slots, longest = None, length
-        lengths = torch.full((rows,), length, device=input_ids.device)
-        if attention_mask is not None:
-            keep = keep | ((columns == 0) & ~keep.any(1, keepdim=True))
-            lengths = keep.sum(1)
-            slots = keep.flatten().nonzero().squeeze(1)
-            longest = int(lengths.max()) if rows else 0
-        if slots is not None and slots.numel() == rows * length:
-            slots = None
-        starts = torch.zeros(rows + 1, dtype=torch.int32, device=input_ids.device)
-        starts[1:] = lengths.cumsum(0)
-        flat = [values.flatten() for values in (input_ids, token_type_ids, columns)]
-        if slots is not None:
-            flat = [values[slots] for values in flat]
-        return cls(*flat, starts, longest, padded_slots=slots, padded_length=length)
+        columns = torch.arange(length, device=input_ids.device).expand(num_sequences, length)  # [N, L]
+        given = (input_ids, token_type_ids, columns)
+        if attention_mask is None:
+            starts = torch.arange(num_sequences + 1, dtype=torch.int32, device=input_ids.device) * length  # [N + 1]
+            ids, types, positions = (values.flatten() for values in given)  # [T], T = N * L
+            return cls(ids, types, positions, starts, length, PaddingLayout(num_sequences, length))
+        keep = attention_mask != 0  # [N, L]
+        keep = keep | ((columns == 0) & ~keep.any(1, keepdim=True))
+        lengths = keep.sum(1)  # [N]
+        starts = F.pad(lengths.cumsum(0), (1, 0)).int()  # [N + 1]
+        slots = keep.flatten().nonzero().squeeze(1)  # [T]
+        ids, types, positions = (values.flatten()[slots] for values in given)  # [T]
+        longest = int(lengths.max()) if num_sequences else 0
+        return cls(ids, types, positions, starts, longest, PaddingLayout.of_slots(slots, num_sequences, length))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
-        return self._with_tensors(lambda value: value.to(device, non_blocking=non_blocking))
+        return _with_tensors(self, lambda value: value.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """The same batch in memory that a GPU copies from while the host goes on."""
-        return self._with_tensors(Tensor.pin_memory)
-
-    def _with_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{k: function(v) for k, v in vars(self).items() if isinstance(v, Tensor)})
+        return _with_tensors(self, Tensor.pin_memory)
 
     def first_tokens(self) -> Tensor:
         """[N] int64, the place of every sequence's first token; any token for a sequence without one."""
@@ -148,28 +83,32 @@ class PackedBatch:
         return self.sequence_starts[:-1].long().clamp(max=self.num_tokens - 1)
 
     def layout(self, length: int | None = None) -> PaddingLayout:
-        """Sequences as rows from column 0, `length` columns (max_sequence_length if None); costs nothing when all
-        are that long."""
+        """Sequences as rows from column 0, `length` columns (max_sequence_length if None)."""
         length = self.max_sequence_length if length is None else length
-        if self.num_tokens == self.num_sequences * length:
-            return PaddingLayout(self.num_sequences, length)
-        starts = self.sequence_starts
-        order = torch.arange(self.num_tokens, device=starts.device, dtype=starts.dtype)
-        sequence = torch.bucketize(order, starts[1:], right=True)
-        slots = sequence * length + (order - starts[sequence])
-        return PaddingLayout.from_slots(slots, self.num_sequences, length)
+        return PaddingLayout.of_sequences(self.sequence_starts, self.num_tokens, length)
 
     def padded_layout(self) -> PaddingLayout:
         """The rectangle that the batch came from; `layout()` for a batch that was made packed."""
-        if self.padded_length is None:
-            return self.layout()
-        if self.padded_slots is None:
-            return PaddingLayout(self.num_sequences, self.padded_length)
-        return PaddingLayout.from_slots(self.padded_slots, self.num_sequences, self.padded_length)
+        return self.padded or self.layout()
 
     def pad(self, values: Tensor) -> Tensor:
         """[T, ...] -> [N, L, ...]: back into the columns that the tokens came from, zero in padding."""
         return self.padded_layout().pad(values)
+
+
+Fields = TypeVar("Fields", bound=PackedBatch | PaddingLayout)
+
+
+def _with_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
+    """The same dataclass with `function` applied to its tensors, and to those of dataclasses in it."""
+    changes: dict[str, Any] = {}
+    for field in fields(value):
+        content = getattr(value, field.name)
+        if isinstance(content, Tensor):
+            changes[field.name] = function(content)
+        elif isinstance(content, PaddingLayout):
+            changes[field.name] = _with_tensors(content, function)
+    return replace(value, **changes)
 
 
 def rounded(count: int) -> int:

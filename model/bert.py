@@ -10,21 +10,20 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import IMPLEMENTATIONS, plan_attention
+from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_attention, plan_for_chosen
 from .batch import PackedBatch
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, EncoderLayer, initialise
 from .heads import MaskedLanguageHead, Pooler
-from .huggingface import PretrainedFolder
+from .huggingface import PretrainedModel
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
 
 
-class BertModel(PretrainedFolder, nn.Module):
+class BertModel(PretrainedModel):
     """The encoder and, unless `add_pooling_layer` is false, the pooler."""
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config) if add_pooling_layer else None
@@ -76,25 +75,16 @@ class BertModel(PretrainedFolder, nn.Module):
             most_at: at least the most of these in one sequence; max_sequence_length if None.
         """
         self._check(batch)
-        everything = at is None or output_attentions or output_hidden_states
-        plan = plan_attention(
-            batch,
-            self.attention_implementation,
-            None if everything else at,
-            most_at,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            num_heads=self.config.num_attention_heads,
-            head_size=self.config.hidden_size // self.config.num_attention_heads,
-            dtype=self.embeddings.word.weight.dtype,
-            output_attentions=output_attentions,
-        )
+        plan = self._plan(batch, output_attentions, None if output_hidden_states else at, most_at)
         chosen = plan.chosen
         hidden = self.embeddings(batch, plan.num_rows)
-        states, attentions = (hidden,), ()
+        states, attentions = [hidden] if output_hidden_states else [], []
         for number, layer in enumerate(self.layers, 1):
             hidden, weights = layer(hidden, plan, chosen if number == len(self.layers) else None)
-            states = (*states, hidden) if output_hidden_states else ()
-            attentions = (*attentions, weights) if output_attentions else ()
+            if output_hidden_states:
+                states.append(hidden)
+            if output_attentions:
+                attentions.append(weights)
         first = batch.first_tokens() if chosen is None else chosen.first
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
@@ -102,19 +92,33 @@ class BertModel(PretrainedFolder, nn.Module):
         return EncoderOutput(
             hidden,
             pooled,
-            states if output_hidden_states else None,
-            attentions if output_attentions else None,
+            tuple(states) if output_hidden_states else None,
+            tuple(attentions) if output_attentions else None,
         )
 
+    def _plan(
+        self, batch: PackedBatch, output_attentions: bool, at: Tensor | None, most_at: int | None
+    ) -> AttentionPlan:
+        """How this forward attends: "dense" where the weights are asked for, in the rectangle of the call."""
+        num_heads = self.config.num_attention_heads
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if output_attentions:
+            return plan_attention(batch, "dense", num_heads, dropout, batch.padded_layout())
+        dtype, head_size = self.embeddings.word.weight.dtype, self.config.hidden_size // num_heads
+        kernel = choose_kernel(self.attention_implementation, batch, dtype, dropout, head_size)
+        if at is None:
+            return plan_attention(batch, kernel, num_heads, dropout)
+        return plan_for_chosen(batch, kernel, num_heads, dropout, at, most_at)
+
     def _check(self, batch: PackedBatch) -> None:
-        length = batch.padded_length or batch.max_sequence_length
+        length = batch.padded.length if batch.padded else batch.max_sequence_length
         if length > self.config.max_position_embeddings:
             raise ModelError(
                 f"A sequence of {length} tokens is longer than max_position_embeddings "
                 f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences."
             )
         # On a GPU a look at the ids would stop the step; packed batches come from data that was checked.
-        if batch.padded_length and batch.input_ids.device.type == "cpu" and batch.num_tokens:
+        if batch.padded and batch.input_ids.device.type == "cpu" and batch.num_tokens:
             largest = int(batch.input_ids.max())
             if largest >= self.config.vocab_size:
                 raise ModelError(
@@ -138,12 +142,11 @@ def place_all(states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tenso
     return None if states is None else tuple(place(state) for state in states)
 
 
-class BertWithHead(PretrainedFolder, nn.Module):
+class BertWithHead(PretrainedModel):
     """A BertModel under the name `bert`: what all classes with heads share."""
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.bert = BertModel(config, add_pooling_layer)
 
     @property
@@ -184,7 +187,7 @@ class BertForPreTraining(BertWithHead):
         self.nsp_head = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
 
-    def vocabulary_parameters(self) -> list[nn.Parameter]:
+    def vocabulary_parameters(self) -> list[Tensor]:
         """Those with a row for each entry of the vocabulary: the word embedding, which is the decoder, and its bias."""
         return [self.bert.embeddings.word.weight, self.mlm_head.bias]
 

@@ -7,28 +7,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import PackedBatch, PaddingLayout, rounded
+from .batch import PackedBatch, rounded
+from .layout import PaddingLayout
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """R = N + M tokens, sequence by sequence: the first token of each, for the pooler, and M others.
+    """N + M tokens, sequence by sequence: the first token of each, for the pooler, and M others.
 
     Nothing reads what the last layer makes of any other token, so it is computed for these alone.
     """
 
     tokens: Tensor
-    """[R] int64, places in [0, T); any token from N + M on, where R is rounded up."""
+    """[R] int64, places in [0, T); R is N + M, or rounded up: those after N + M are any."""
     sequence_starts: Tensor
-    """[N + 1] int32, where each sequence's begin among them, then R."""
+    """[N + 1] int32, where each sequence's begin among them, then N + M."""
     longest: int
     """At least the most of one sequence."""
     first: Tensor
     """[N] int64, where each sequence's first token is among them."""
     others: Tensor
     """[M] int64, where the others are among them, in the order in which they were asked for."""
-    slots: Tensor
-    """[N + M] int64: row * longest + column of each in a rectangle [N, longest]."""
 
     @classmethod
     def of(
@@ -42,25 +41,24 @@ class Chosen:
             columns: where there are positions, `longest` is rounded up to a multiple of this.
             rounds: round R up (see `rounded`).
         """
-        starts, sequences = batch.sequence_starts, torch.arange(batch.num_sequences, device=positions.device)
-        owner = torch.bucketize(positions, starts[1:].long(), right=True)
-        tokens = torch.cat([batch.first_tokens(), positions])
-        owner, order = torch.cat([sequences, owner]).sort(stable=True)
+        sequences = torch.arange(batch.num_sequences + 1, device=positions.device)  # [N + 1]
+        owner = torch.bucketize(positions, batch.sequence_starts[1:].long(), right=True)  # [M]
+        tokens = torch.cat([batch.first_tokens(), positions])  # [N + M]
+        owner, order = torch.cat([sequences[:-1], owner]).sort(stable=True)  # [N + M]
         every = torch.arange(len(order), device=order.device)
         place = torch.empty_like(order).scatter(0, order, every)
-        begins = torch.searchsorted(owner, torch.arange(batch.num_sequences + 1, device=order.device))
+        starts = torch.searchsorted(owner, sequences, out_int32=True)  # [N + 1]
         most = batch.max_sequence_length if most is None else most
         longest = -(-(1 + most) // columns) * columns if len(positions) else 1
         num_rows = rounded(len(tokens)) if rounds else len(tokens)
         return cls(
-            F.pad(tokens.index_select(0, order), (0, num_rows - len(tokens))),
-            begins.int(),
+            F.pad(tokens.index_select(0, order), (0, num_rows - len(tokens))),  # [R]
+            starts,
             longest,
             place[: batch.num_sequences],
             place[batch.num_sequences :],
-            owner * longest + every - begins.index_select(0, owner),
         )
 
     def layout(self) -> PaddingLayout:
         """Where they sit in a rectangle [N, longest]."""
-        return PaddingLayout.from_slots(self.slots, self.sequence_starts.numel() - 1, self.longest)
+        return PaddingLayout.of_sequences(self.sequence_starts, len(self.first) + len(self.others), self.longest)

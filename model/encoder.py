@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Embeddings(nn.Module):
     """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, H].
 
-    Any more rows that are asked for are of no token in particular.
+    Rows beyond T, where more are asked for, are of no token in particular.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -39,8 +39,8 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
         ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
-        words, types, positions = (F.pad(values, (0, num_rows - batch.num_tokens)) for values in ids)
-        total = self.word(words) + self.token_type(types)
+        words, types, positions = (F.pad(values, (0, num_rows - batch.num_tokens)) for values in ids)  # [T] each
+        total = self.word(words) + self.token_type(types)  # [T, H]
         return self.dropout(self.norm(total + self.position(positions)))
 
 
@@ -50,12 +50,15 @@ class QueryKeyValue(nn.Linear):
     With the hidden state of some tokens, `some` [R, H]: their query [R, H], key and value of all [T, 2 * H].
     """
 
-    def forward(self, hidden: Tensor, some: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    # A linear layer by its parameters, but not by its call.
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, some: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         if some is None:
             return super().forward(hidden)
         sizes = [self.in_features, self.out_features - self.in_features]
         (query, key_value), (query_bias, key_value_bias) = self.weight.split(sizes), self.bias.split(sizes)
-        return F.linear(some, query, query_bias), F.linear(hidden, key_value, key_value_bias)
+        return F.linear(some, query, query_bias), F.linear(hidden, key_value, key_value_bias)  # [R, H], [T, 2 * H]
 
 
 class EncoderLayer(nn.Module):
@@ -83,16 +86,18 @@ class EncoderLayer(nn.Module):
         """
         weights = None
         if chosen is None:
-            context, weights = attend(self.qkv(hidden).unflatten(1, (3, self.num_heads, -1)), plan)
+            qkv = self.qkv(hidden).unflatten(1, (3, self.num_heads, -1))  # [T, 3, A, D]
+            context, weights = attend(qkv, plan)  # [T, A, D], [N, A, L, L]
         else:
-            some = hidden.index_select(0, chosen.tokens)
-            query, key_value = self.qkv(hidden, some)
-            query = query.unflatten(1, (self.num_heads, -1))
-            context = attend_from_chosen(query, key_value.unflatten(1, (2, self.num_heads, -1)), plan)
+            some = hidden.index_select(0, chosen.tokens)  # [R, H]
+            query, key_value = self.qkv(hidden, some)  # [R, H], [T, 2 * H]
+            query = query.unflatten(1, (self.num_heads, -1))  # [R, A, D]
+            key_value = key_value.unflatten(1, (2, self.num_heads, -1))  # [T, 2, A, D]
+            context = attend_from_chosen(query, key_value, plan, chosen)  # [R, A, D]
             hidden = some
-        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(context.flatten(1))))
-        inner = self.activation(self.intermediate(hidden))
-        return self.output_norm(hidden + self.dropout(self.output(inner))), weights
+        hidden = self.attention_norm(hidden + self.dropout(self.attention_output(context.flatten(1))))  # [T, H], [R, H]
+        inner = self.activation(self.intermediate(hidden))  # [T, intermediate_size], [R, ...]
+        return self.output_norm(hidden + self.dropout(self.output(inner))), weights  # [T, H], [R, H]
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:

@@ -36,11 +36,11 @@ class MaskedLanguageHead(nn.Module):
 
     def forward(self, hidden: Tensor, word_embedding: Tensor) -> Tensor:
         hidden = self.norm(self.activation(self.dense(hidden)))
-        return F.linear(hidden, word_embedding, self.bias)
+        return F.linear(hidden, word_embedding, self.bias)  # [M, V]
 
 
 class ClassificationHead(nn.Module):
-    """Dropout and one linear layer: [..., H] -> [..., num_labels]."""
+    """Dropout and one linear layer: [..., H] -> [..., C]."""
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class ClassificationHead(nn.Module):
         self.linear = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, values: Tensor) -> Tensor:
-        return self.linear(self.dropout(values))
+        return self.linear(self.dropout(values))  # [..., C]
 
 
 class DeepClassificationHead(nn.Module):
-    """Hidden layers (dropout, linear, activation), then dropout and the output: [..., H] -> [..., num_labels].
+    """Hidden layers (dropout, linear, activation), then dropout and the output: [..., H] -> [..., C].
 
     The BERT of transformers has no such head.
     """
@@ -68,7 +68,7 @@ class DeepClassificationHead(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         for layer in self.hidden:
             values = self.activation(layer(self.dropout(values)))
-        return self.output(self.dropout(values))
+        return self.output(self.dropout(values))  # [..., C]
 
 
 def classification_head(config: BertConfig, num_labels: int) -> ClassificationHead | DeepClassificationHead:

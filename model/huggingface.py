@@ -64,12 +64,15 @@ def huggingface_names(name: str) -> tuple[str, ...]:
     return tuple(f"bert.encoder.layer.{index}.{theirs}.{kind}" for theirs in _LAYER_MODULES[part])
 
 
-class PretrainedFolder:
-    """from_pretrained and save_pretrained for the model classes: torch modules with a `config`."""
+class PretrainedModel(nn.Module):
+    """A torch module with a `config`, made by that alone, that is read from a folder and written into one."""
 
-    config: BertConfig
     newly_initialised: tuple[str, ...] = ()
     """Tensors that from_pretrained made anew, under the names of transformers."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
@@ -116,13 +119,12 @@ class PretrainedFolder:
 
 def to_huggingface(model: nn.Module) -> dict[str, Tensor]:
     """The parameters of a model under the names of transformers, on the CPU."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, parameter, _ in _parameters(model):
         names = huggingface_names(name)
-        parts = parameter.detach().cpu().chunk(len(names))
-        # Cloned, for a chunk shares its memory with its neighbours, which safetensors does not write.
-        parts = [part.clone() for part in parts] if len(names) > 1 else [part.contiguous() for part in parts]
-        tensors.update(zip(names, parts, strict=True))
+        for theirs, rows in zip(names, parameter.detach().cpu().chunk(len(names)), strict=True):
+            # Cloned, for a chunk shares its memory with its neighbours, which safetensors does not write.
+            tensors[theirs] = rows.clone() if len(names) > 1 else rows.contiguous()
     if _is_bare(model):
         return {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     return tensors
@@ -180,10 +182,11 @@ def _check(model: nn.Module, stored: StoredWeights) -> tuple[str, ...]:
         rows = parameter.shape[0] // len(names)
         for theirs in names:
             known.add(theirs)
-            if _source(theirs, stored) is None:
+            source = _source(theirs, stored)
+            if source is None:
                 missing.append(theirs)
-                continue
-            _check_shape(theirs, (rows, *parameter.shape[1:]), stored)
+            else:
+                _check_shape(theirs, stored.shapes[source], (rows, *parameter.shape[1:]), stored.path)
     lost = [name for name in missing if name.startswith(_ENCODER)]
     if lost:
         raise ModelError(
@@ -202,14 +205,13 @@ def _check(model: nn.Module, stored: StoredWeights) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _check_shape(name: str, expected: tuple[int, ...], stored: StoredWeights) -> None:
-    found = stored.shapes[_source(name, stored)]
+def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], path: Path) -> None:
     if found != expected:
         remedy = "make the sizes agree"
         if name.startswith(_TASK_HEADS):
             remedy += ", or start with a new head (new_head=True)"
         raise ModelError(
-            f"{stored.path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}."
+            f"{path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}."
         )
 
 
@@ -231,7 +233,7 @@ def _source(name: str, stored: StoredWeights) -> str | None:
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, stored: StoredWeights) -> None:
+def _fill(model: PretrainedModel, stored: StoredWeights) -> None:
     """Copy what the file has; draw the rest."""
     for name, parameter, owner in _parameters(model):
         names = huggingface_names(name)

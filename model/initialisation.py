@@ -1,11 +1,13 @@
 """What a fresh encoder knows of word order, which it would otherwise spend its first million tokens on finding out."""
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from .bert import BertModel
+from .encoder import EncoderLayer
 
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04
@@ -21,7 +23,7 @@ def start_positions(encoder: BertModel) -> None:
     alike. Queries and keys of a head are the same random projection, but for the rotation between the two positions
     (after Trockman and Kolter 2023, who start from such projections without positions). All of it is learned further.
     """
-    position, first = encoder.embeddings.position.weight, encoder.layers[0]
+    position, first = encoder.embeddings.position.weight, cast(EncoderLayer, encoder.layers[0])
     position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
     query, key, _ = first.qkv.weight.unflatten(0, (3, first.num_heads, -1))
     for head in range(first.num_heads):

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 
+@dataclass
 class Output:
     """Results by name, by key, or by place among those that are not None, as in transformers."""
 

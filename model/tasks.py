@@ -53,7 +53,7 @@ class BertForSequenceClassification(BertWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> LogitsOutput:
-        """logits [N, num_labels]; labels [N] of classes, or [N, num_labels], by config.problem_type."""
+        """logits [N, C]; labels [N] of classes, or [N, C], by config.problem_type."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
         logits = self.classifier(encoded.pooler_output)
@@ -96,7 +96,7 @@ class BertForTokenClassification(BertWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> LogitsOutput:
-        """logits [N, L, num_labels], labels [N, L], -100 at padding; a PackedBatch: [T, ...], labels [T]."""
+        """logits [N, L, C], labels [N, L], -100 at padding; a PackedBatch: [T, ...], labels [T]."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
         logits = place(self.classifier(encoded.last_hidden_state))
@@ -130,11 +130,11 @@ class BertForQuestionAnswering(BertWithHead):
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
         layout = batch.padded_layout()
-        logits = layout.pad(self.qa_outputs(encoded.last_hidden_state))
+        logits = layout.pad(self.qa_outputs(encoded.last_hidden_state))  # [N, L, 2]
         if layout.padding is not None:
             padding = layout.padding.view(layout.num_sequences, layout.length, 1)
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
-        start, end = logits.unbind(-1)
+        start, end = logits.unbind(-1)  # [N, L] each
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = (_position_loss(start, start_positions) + _position_loss(end, end_positions)) / 2
@@ -168,11 +168,12 @@ class BertForMultipleChoice(BertWithHead):
         choices = 1
         if isinstance(input_ids, Tensor):
             choices = input_ids.shape[1]
-            rows = [input_ids, attention_mask, token_type_ids]
-            rows = [None if values is None else values.flatten(0, 1) for values in rows]
-            input_ids, attention_mask, token_type_ids = rows
+            input_ids = input_ids.flatten(0, 1)  # [N * C, L]
+            attention_mask, token_type_ids = (
+                None if values is None else values.flatten(0, 1) for values in (attention_mask, token_type_ids)
+            )
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.encode_pooled(batch, output_attentions, output_hidden_states)
-        logits = self.classifier(encoded.pooler_output).view(-1, choices)
+        logits = self.classifier(encoded.pooler_output).view(-1, choices)  # [N, C]
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PrepError
+from ..vocabulary.wordpiece import WordPieceTokenizer
+from . import Bools, Ints, Keys
 from .random_keys import below, keys, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -26,13 +28,13 @@ class MaskingRules:
 
     mask_id: int
     fixed_ids: tuple[int, ...]
-    starts_word: np.ndarray
-    is_ordinary: np.ndarray
+    starts_word: Bools
+    is_ordinary: Bools
     probability: float = 0.15
     whole_word: bool = False
 
     @classmethod
-    def of(cls, tokenizer, masking: str = "token") -> "MaskingRules":
+    def of(cls, tokenizer: WordPieceTokenizer, masking: str = "token") -> "MaskingRules":
         """The rules for a tokenizer; `masking` is "token" or "whole-word", or a PrepError is raised."""
         if masking not in ("token", "whole-word"):
             raise PrepError(f"there is no masking {masking!r}: use token or whole-word")
@@ -43,12 +45,8 @@ class MaskingRules:
 
 
 def mask(
-    input_ids: np.ndarray,
-    token_type_ids: np.ndarray,
-    sequence_starts: np.ndarray,
-    example_key: np.ndarray,
-    rules: MaskingRules,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    input_ids: Ints, token_type_ids: Ints, sequence_starts: Ints, example_key: Keys, rules: MaskingRules
+) -> tuple[Ints, Ints, Ints]:
     """Mask a packed batch. Each example is masked alike in whatever batch it comes.
 
     Args:
@@ -59,44 +57,45 @@ def mask(
     Returns:
         The ids after replacement [T], masked positions [M] in ascending order, and the original ids there [M].
     """
-    lengths = np.diff(sequence_starts)
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    lengths = np.diff(sequence_starts)  # [N]
+    sequence = np.repeat(np.arange(len(lengths)), lengths)  # [T]
     position = np.arange(len(input_ids)) - sequence_starts[sequence]
     candidate = ~np.isin(input_ids, rules.fixed_ids)
-    wanted = number_of_targets(lengths, np.bincount(sequence[candidate], minlength=len(lengths)), rules.probability)
-    key = keys(0, "mask", 0, example_key[sequence], position)
+    candidates = np.bincount(sequence[candidate], minlength=len(lengths))  # [N]
+    wanted = number_of_targets(lengths, candidates, rules.probability)
+    key = keys(0, "mask", 0, example_key[sequence], position)  # [T]
     if rules.whole_word:
-        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)
-        chosen = _choose_words(word_start, candidate, sequence, key, wanted)
+        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)  # [T]
+        chosen = _choose_words(word_start, candidate, sequence, key, wanted)  # [M]
     else:
-        chosen = _choose_tokens(candidate, sequence, sequence_starts, key, wanted)
+        chosen = _choose_tokens(candidate, sequence, key, wanted)  # [M]
     labels = input_ids[chosen]
     masked = input_ids.copy()
     masked[chosen] = _replacements(labels, example_key[sequence[chosen]], position[chosen], rules)
     return masked, chosen, labels
 
 
-def number_of_targets(lengths: np.ndarray, candidates: np.ndarray, probability: float) -> np.ndarray:
+def number_of_targets(lengths: Ints, candidates: Ints, probability: float) -> Ints:
     """max(1, round(probability * length with specials)), and never more than there are candidates: int64 [N]."""
     return np.minimum(np.maximum(1, np.rint(probability * lengths)), candidates).astype(np.int64)
 
 
-def _by_sequence_and_key(sequence: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _by_sequence_and_key(sequence: Ints, key: Keys) -> Ints:
     """Order by sequence, then by the upper 40 bits of the key, in one sort."""
     return np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (key >> np.uint64(24)), kind="stable")
 
 
-def _choose_tokens(candidate, sequence, sequence_starts, key, wanted) -> np.ndarray:
-    """The candidates with the smallest keys of each sequence."""
-    places = np.flatnonzero(candidate)
+def _choose_tokens(candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
+    """Places [M] of the candidates with the smallest keys of each sequence, as many as `wanted` [N]."""
+    places = np.flatnonzero(candidate)  # [K]
     order = places[_by_sequence_and_key(sequence[places], key[places])]
-    per_sequence = np.bincount(sequence[places], minlength=len(wanted))
+    per_sequence = np.bincount(sequence[places], minlength=len(wanted))  # [N]
     begins = np.cumsum(per_sequence) - per_sequence
-    rank = np.arange(len(order)) - begins[sequence[order]]
-    return np.sort(order[rank < wanted[sequence[order]]])
+    rank = np.arange(len(order)) - begins[sequence[order]]  # [K]
+    return np.sort(order[rank < wanted[sequence[order]]])  # [M]
 
 
-def _word_starts(input_ids, token_type_ids, sequence, candidate, starts_word) -> np.ndarray:
+def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidate: Bools, starts_word: Bools) -> Bools:
     """Bool [T]: a word starts here. Words end at segment borders; over-long runs fall into single pieces."""
     start = starts_word[input_ids] | ~candidate
     start[:1] = True
@@ -105,20 +104,20 @@ def _word_starts(input_ids, token_type_ids, sequence, candidate, starts_word) ->
     return start | (np.bincount(word)[word] > LONGEST_WORD)
 
 
-def _choose_words(word_start, candidate, sequence, key, wanted) -> np.ndarray:
-    """Words in the order of their keys; a word that no longer fits is passed over.
+def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
+    """Places [M] of words in the order of their keys, `wanted` [N] pieces; one that no longer fits is passed over.
 
     Where not even one word fits, the first one gives as many pieces as are wanted.
     """
-    first = np.flatnonzero(word_start & candidate)
+    first = np.flatnonzero(word_start & candidate)  # [W]
     sizes = np.diff(np.append(np.flatnonzero(word_start), len(word_start)))[candidate[word_start]]
     order = _by_sequence_and_key(sequence[first], key[first])
     first, sizes = first[order], sizes[order]
     owner = sequence[first]
-    words = np.bincount(owner, minlength=len(wanted))
+    words = np.bincount(owner, minlength=len(wanted))  # [N]
     begins = np.cumsum(words) - words
     left = wanted.copy()
-    take = np.zeros(len(first), dtype=np.int64)
+    take = np.zeros(len(first), dtype=np.int64)  # [W]
     # Rank by rank over all sequences at once: one step a word would be a Python loop over the text.
     for rank in range(int(words.max(initial=0))):
         active = np.flatnonzero((words > rank) & (left > 0))
@@ -130,14 +129,15 @@ def _choose_words(word_start, candidate, sequence, key, wanted) -> np.ndarray:
         left[active[fits]] -= sizes[place[fits]]
     nothing = np.flatnonzero((left == wanted) & (wanted > 0))
     take[begins[nothing]] = wanted[nothing]
-    begin = np.repeat(first, take)
+    begin = np.repeat(first, take)  # [M]
     within = np.arange(len(begin)) - np.repeat(np.cumsum(take) - take, take)
     return np.sort(begin + within)
 
 
-def _replacements(labels, example_key, position, rules: MaskingRules) -> np.ndarray:
+def _replacements(labels: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:
+    """What stands in the place of each target: [M]."""
     fate = uniform(keys(0, "replace", 0, example_key, position))
     ordinary = np.flatnonzero(rules.is_ordinary)
-    drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]
+    drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]  # [M]
     random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, labels)
     return np.where(fate < MASK_SHARE, rules.mask_id, random_or_kept)

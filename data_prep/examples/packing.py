@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import Shard
+from . import Bools, Ints, Keys
 from .pairs import Pairs
 
 
@@ -16,30 +18,30 @@ class Examples:
     All arrays have shape [N]; `shard` indexes the list of shards, `key` is uint64 (see `pairs.example_keys`).
     """
 
-    shard: np.ndarray
-    a_start: np.ndarray
-    a_length: np.ndarray
-    b_start: np.ndarray
-    b_length: np.ndarray
-    label: np.ndarray
-    key: np.ndarray
+    shard: Ints
+    a_start: Ints
+    a_length: Ints
+    b_start: Ints
+    b_length: Ints
+    label: Ints
+    key: Keys
 
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, rows) -> "Examples":
-        """The rows chosen by a slice or an index array."""
+    def __getitem__(self, rows: slice | Ints | Bools) -> "Examples":
+        """The rows chosen by a slice, an index array or a mask."""
         return Examples(**{name: column[rows] for name, column in vars(self).items()})
 
     @classmethod
-    def of(cls, shard_index: int, rows: Pairs, key: np.ndarray) -> "Examples":
+    def of(cls, shard_index: int, rows: Pairs, key: Keys) -> "Examples":
         return cls(np.full(len(rows), shard_index), **rows.columns(), key=key)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Examples"]) -> "Examples":
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> Ints:
         """Tokens of each example with its special tokens: int64 [N]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
@@ -48,18 +50,18 @@ class Examples:
 class Packed:
     """N examples end to end: input_ids, token_type_ids, position_ids int64 [T], sequence_starts int64 [N + 1]."""
 
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    position_ids: np.ndarray
-    sequence_starts: np.ndarray
+    input_ids: Ints
+    token_type_ids: Ints
+    position_ids: Ints
+    sequence_starts: Ints
 
 
 def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) -> Packed:
     """[CLS] A [SEP] B [SEP] for each example, without padding. Token types are 0 up to the first [SEP], then 1."""
-    lengths = examples.lengths()
+    lengths = examples.lengths()  # [N]
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)
+    input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)  # [T]
     input_ids[starts] = cls_id
     b_begin = starts + examples.a_length + 2
     for index in np.unique(examples.shard):
@@ -67,11 +69,15 @@ def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) 
         ids = shards[index].ids
         _copy_segments(ids, examples.a_start[mine], input_ids, starts[mine] + 1, examples.a_length[mine])
         _copy_segments(ids, examples.b_start[mine], input_ids, b_begin[mine], examples.b_length[mine])
-    position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)
+    position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)  # [T]
     token_type_ids = (position_ids >= np.repeat(examples.a_length + 2, lengths)).astype(np.int64)
     return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
 
 
-def _copy_segments(source, source_starts, target, target_starts, lengths) -> None:
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+def _copy_segments(
+    source: npt.NDArray[np.integer], source_starts: Ints, target: Ints, target_starts: Ints, lengths: Ints
+) -> None:
+    """Copy, for each segment, `lengths` tokens from `source_starts` to `target_starts`, in place."""
+    begins = np.cumsum(lengths) - lengths  # [N]
+    within = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)  # [tokens copied]
     target[np.repeat(target_starts, lengths) + within] = source[np.repeat(source_starts, lengths) + within]

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import PAIR_COLUMNS, Shard
+from . import Bools, Ints, Keys
 from .random_keys import below, keys
 from .windows import cut_long_sentences, targets, windows
 
@@ -46,32 +48,32 @@ class Pairs:
     """The examples of one shard in one epoch: integer rows that point into the shard's ids.
 
     `b_length` is 0 for a window that has no second segment. `label` is 0 (B follows A), 1 (B is from another
-    document) or -100 (trains MLM only), and `reason`, a `Reason`, says why it is -100. All arrays have shape
-    [number of windows].
+    document) or -100 (trains MLM only), and `reason`, a `Reason`, says why it is -100. All arrays are [N], one entry a
+    window.
     """
 
-    a_start: np.ndarray
-    a_length: np.ndarray
-    b_start: np.ndarray
-    b_length: np.ndarray
-    label: np.ndarray
-    reason: np.ndarray
+    a_start: Ints
+    a_length: Ints
+    b_start: Ints
+    b_length: Ints
+    label: Ints
+    reason: npt.NDArray[np.int8]
     sentences_cut: int
 
     def __len__(self) -> int:
         return len(self.label)
 
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> Ints:
         """Tokens of each example with its special tokens: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Ints]:
         """The rows as named columns, in the order in which they are stored."""
         return {name: getattr(self, name) for name in PAIR_COLUMNS}
 
 
 def pairs(
-    shard: Shard, sequence_length: int, seed: int, epoch: int, starts_word: np.ndarray, next_sentence: bool = True
+    shard: Shard, sequence_length: int, seed: int, epoch: int, starts_word: Bools, next_sentence: bool = True
 ) -> Pairs:
     """All examples of a shard in an epoch, in text order.
 
@@ -83,13 +85,13 @@ def pairs(
     """
     capacity = sequence_length - SPECIAL_TOKENS
     piece_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
-    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)
-    first = windows(piece_starts, document_starts, capacity, target)
+    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)  # [S]
+    first = windows(piece_starts, document_starts, capacity, target)  # [N]
     num_pieces = np.diff(first, append=len(piece_starts) - 1)
     start, end = piece_starts[first], piece_starts[first + num_pieces]
     middle = end.copy()
     label = np.full(len(first), UNLABELLED, dtype=np.int64)
-    split = np.flatnonzero(num_pieces > 1) if next_sentence else np.empty(0, dtype=np.int64)
+    split = np.flatnonzero(num_pieces > 1) if next_sentence else np.empty(0, dtype=np.int64)  # [B]
     place = below(keys(seed, "split", epoch, shard.index, first[split]), num_pieces[split] - 1)
     middle[split] = piece_starts[first[split] + 1 + place]
     a_length, b_start, b_length = middle - start, middle.copy(), end - middle
@@ -100,14 +102,14 @@ def pairs(
         document = np.searchsorted(document_starts, first[split], side="right")
         order_key = keys(seed, "partner", epoch, shard.index, first[split])
         shapes = (a_length[split], b_length[split], num_pieces[split] - 1 - place)
-        left, right = find_partners(*shapes, document, order_key, capacity)
+        left, right = find_partners(*shapes, document, order_key, capacity)  # [couples] each
         reason[split[left]] = reason[split[right]] = Reason.ODD_COUPLE
         _exchange(split[left], split[right], b_start, b_length, label, keys(seed, "swap", epoch, shard.index, left))
     reason[label != UNLABELLED] = Reason.LABELLED
     return Pairs(start, a_length, b_start, b_length, label, reason, sentences_cut)
 
 
-def why_alone(piece_starts: np.ndarray, document_starts: np.ndarray, piece: np.ndarray, capacity: int) -> np.ndarray:
+def why_alone(piece_starts: Ints, document_starts: Ints, piece: Ints, capacity: int) -> Ints:
     """Why these pieces are windows of one piece: a `Reason` for each."""
     has_left, has_right = (np.isin(piece + size, document_starts, invert=True) for size in (0, 1))
     end = piece_starts[np.minimum(piece + 2, len(piece_starts) - 1)]
@@ -118,13 +120,8 @@ def why_alone(piece_starts: np.ndarray, document_starts: np.ndarray, piece: np.n
 
 
 def find_partners(
-    a_length: np.ndarray,
-    b_length: np.ndarray,
-    b_pieces: np.ndarray,
-    document: np.ndarray,
-    order_key: np.ndarray,
-    capacity: int,
-) -> tuple[np.ndarray, np.ndarray]:
+    a_length: Ints, b_length: Ints, b_pieces: Ints, document: Ints, order_key: Keys, capacity: int
+) -> tuple[Ints, Ints]:
     """Couple windows whose B's can change places: different documents, and both results within `capacity`.
 
     Windows are visited by length of B in steps of a sixteenth of the capacity, within a step by its number of
@@ -150,7 +147,7 @@ def find_partners(
                 break
         else:
             waiting.append(one)
-    couples = np.array([left, right], dtype=np.int64)
+    couples = np.array([left, right], dtype=np.int64)  # [2, couples]
     is_left_over = np.ones(len(a), dtype=bool)
     is_left_over[couples] = False
     rest = visit[is_left_over[visit]].tolist()
@@ -158,9 +155,7 @@ def find_partners(
     return left, right
 
 
-def couple_the_rest(
-    couples: np.ndarray, rest: list[int], shapes: tuple[np.ndarray, np.ndarray, np.ndarray], capacity: int
-) -> np.ndarray:
+def couple_the_rest(couples: Ints, rest: list[int], shapes: tuple[Ints, Ints, Ints], capacity: int) -> Ints:
     """Take couples apart for two windows that are left over, where each of these fits one of the couple.
 
     Of such couples the one with the nearest B's. Where windows are few, or most are of one document, some percent of
@@ -175,9 +170,9 @@ def couple_the_rest(
         All couples, int64 [2, couples].
     """
     added: list[tuple[int, int]] = []
-    a, b, document = (column[couples] for column in shapes)
+    a, b, document = (column[couples] for column in shapes)  # [2, couples] each
 
-    def fit(one: int) -> np.ndarray:
+    def fit(one: int) -> Bools:
         its_a, its_b, its_document = (column[one] for column in shapes)
         return (a <= capacity - its_b) & (b <= capacity - its_a) & (document != its_document)
 
@@ -199,7 +194,7 @@ def couple_the_rest(
     return np.concatenate([couples, np.array(added, dtype=np.int64).reshape(-1, 2).T], axis=1)
 
 
-def _exchange(left, right, b_start, b_length, label, order_key) -> None:
+def _exchange(left: Ints, right: Ints, b_start: Ints, b_length: Ints, label: Ints, order_key: Keys) -> None:
     """Swap the B's of half of the couples, in place; of an odd number the last couple stays without a label."""
     half = len(left) // 2
     order = np.argsort(order_key, kind="stable")
@@ -211,16 +206,16 @@ def _exchange(left, right, b_start, b_length, label, order_key) -> None:
     label[left[kept]] = label[right[kept]] = IS_NEXT
 
 
-def example_keys(shard_index: np.ndarray | int, row: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+def example_keys(shard_index: Ints | int, row: Ints, seed: int, epoch: int) -> Keys:
     """One uint64 key for each example: its identity in the epoch, from which its masks are drawn."""
     return keys(seed, "example", epoch, shard_index, row)
 
 
-def shard_order(num_shards: int, seed: int, epoch: int) -> np.ndarray:
+def shard_order(num_shards: int, seed: int, epoch: int) -> Ints:
     """The order in which an epoch visits the shards: int64 [num_shards]."""
     return np.argsort(keys(seed, "shard order", epoch, np.arange(num_shards)), kind="stable")
 
 
-def example_order(example_key: np.ndarray) -> np.ndarray:
+def example_order(example_key: Keys) -> Ints:
     """The order of the examples of a buffer of shards: int64 indices, as many as there are keys."""
     return np.argsort(keys(0, "example order", 0, example_key), kind="stable")

@@ -12,6 +12,9 @@ import hashlib
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
+
+from . import Ints, Keys
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -24,7 +27,7 @@ def _mix_int(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _mix_array(z: np.ndarray) -> np.ndarray:
+def _mix_array(z: Keys) -> Keys:
     """SplitMix64's finaliser, in place on a uint64 array (unsigned overflow wraps, as it must)."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(_M1)
@@ -42,7 +45,7 @@ def _base(seed: int, purpose: str, epoch: int) -> int:
     return _mix_int((h + epoch * _GOLDEN) & _MASK64)
 
 
-def keys(seed: int, purpose: str, epoch: int, example: np.ndarray | int, position: np.ndarray | int = 0) -> np.ndarray:
+def keys(seed: int, purpose: str, epoch: int, example: Ints | Keys | int, position: Ints | int = 0) -> Keys:
     """Uniform 64-bit keys, one for each entry of `example` and `position` broadcast together.
 
     Args:
@@ -62,11 +65,11 @@ def keys(seed: int, purpose: str, epoch: int, example: np.ndarray | int, positio
     return _mix_array(h)
 
 
-def uniform(key: np.ndarray) -> np.ndarray:
+def uniform(key: Keys) -> npt.NDArray[np.float64]:
     """Keys as float64 in [0, 1): the upper 53 bits."""
-    return (key >> np.uint64(11)) * 2.0**-53
+    return (key >> np.uint64(11)) * np.float64(2.0**-53)
 
 
-def below(key: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+def below(key: Keys, bound: Ints | int) -> Ints:
     """Keys as int64 in [0, bound): upper 32 bits times the bound (bias under bound / 2**32)."""
     return (((key >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import PreparedCorpus, Shard
+from . import Bools
 from .packing import Examples
 from .pairs import VERSION, example_keys, pairs
 
@@ -19,13 +21,13 @@ class ShardExamples:
     """The examples of each shard, computed, or for epoch 0 read as the preparation stored them."""
 
     shards: Sequence[Shard]
-    starts_word: np.ndarray
+    starts_word: Bools
     """bool [V], see `pairs.pairs`."""
     sequence_length: int
     seed: int
     next_sentence: bool = True
-    stored: Sequence[Mapping[str, np.ndarray]] = ()
-    """Of each shard the pairs of epoch 0 as columns, int [rows]; empty where they are computed too."""
+    stored: Sequence[Mapping[str, npt.NDArray[np.int32]]] = ()
+    """Of each shard the pairs of epoch 0 as columns [rows]; empty if they are to be computed too."""
 
     @classmethod
     def of(

@@ -15,6 +15,7 @@ import numpy as np
 from ..prepared import Shard, write_table
 from ..settings import ExampleSettings
 from ..vocabulary.wordpiece import WordPieceTokenizer
+from . import Ints
 from .masking import MaskingRules, mask
 from .packing import Examples, pack
 from .pairs import UNLABELLED, example_keys, pairs
@@ -54,11 +55,11 @@ def write_static_copies(
     }
 
 
-def _write(folder: Path, batches: Iterator[dict[str, np.ndarray]]) -> int:
+def _write(folder: Path, batches: Iterator[dict[str, Ints]]) -> int:
     """Write a table unless it is empty; returns how many rows it has."""
     count = 0
 
-    def counted() -> Iterator[dict[str, np.ndarray]]:
+    def counted() -> Iterator[dict[str, Ints]]:
         nonlocal count
         for batch in batches:
             count += len(batch["input_ids"])
@@ -71,8 +72,12 @@ def _write(folder: Path, batches: Iterator[dict[str, np.ndarray]]) -> int:
 
 
 def _batches(
-    shards, tokenizer, settings: ExampleSettings, copies: int, is_labelled: bool
-) -> Iterator[dict[str, np.ndarray]]:
+    shards: Callable[[], Iterable[Shard]],
+    tokenizer: WordPieceTokenizer,
+    settings: ExampleSettings,
+    copies: int,
+    is_labelled: bool,
+) -> Iterator[dict[str, Ints]]:
     rules = MaskingRules.of(tokenizer, settings.masking)
     for epoch in range(copies):
         for shard in shards():
@@ -85,7 +90,9 @@ def _batches(
                 yield columns | ({"next_sentence_label": part.label} if is_labelled else {})
 
 
-def _padded(shard: Shard, examples: Examples, tokenizer, rules: MaskingRules, length: int) -> dict[str, np.ndarray]:
+def _padded(
+    shard: Shard, examples: Examples, tokenizer: WordPieceTokenizer, rules: MaskingRules, length: int
+) -> dict[str, Ints]:
     packed = pack([shard], examples, tokenizer.cls_id, tokenizer.sep_id)
     types, starts = packed.token_type_ids, packed.sequence_starts
     ids, positions, targets = mask(packed.input_ids, types, starts, examples.key, rules)
@@ -93,7 +100,7 @@ def _padded(shard: Shard, examples: Examples, tokenizer, rules: MaskingRules, le
     labels[positions] = targets
     row = np.repeat(np.arange(len(examples)), np.diff(starts))
 
-    def pad(values: np.ndarray, filler: int) -> np.ndarray:
+    def pad(values: Ints, filler: int) -> Ints:
         table = np.full((len(examples), length), filler)
         table[row, packed.position_ids] = values
         return table

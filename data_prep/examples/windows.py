@@ -6,8 +6,10 @@ whole document: those that fit beside no neighbour, and of the others as few tok
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from ..prepared import Shard
+from . import Bools, Ints
 from .random_keys import below, keys, uniform
 
 SHORT_PROBABILITY = 0.1
@@ -16,24 +18,24 @@ _WINDOWS_AHEAD = 64
 _NEVER = 1 << 30
 
 
-def cut_long_sentences(shard: Shard, capacity: int, starts_word: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+def cut_long_sentences(shard: Shard, capacity: int, starts_word: Bools) -> tuple[Ints, Ints, int]:
     """Cut sentences longer than `capacity` at word starts into consecutive pieces.
 
     Returns:
-        piece_starts int64 [P + 1] (token offsets; the last is the number of ids), document_starts int64 [D + 1]
-        (in pieces), and how many sentences were cut.
+        piece_starts int64 [S + 1] (token offsets; the last is the number of ids), document_starts int64
+        [documents + 1] (in pieces), and how many sentences were cut.
     """
     sentence_starts = shard.sentence_starts.astype(np.int64)
     too_long = np.flatnonzero(np.diff(sentence_starts) > capacity)
     cuts = []
     for start, end in zip(sentence_starts[too_long].tolist(), sentence_starts[too_long + 1].tolist(), strict=True):
         cuts += _cuts(shard.ids, start, end, capacity, starts_word)
-    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))
-    document_tokens = sentence_starts[shard.document_starts]
+    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))  # [S + 1]
+    document_tokens = sentence_starts[shard.document_starts]  # [documents + 1]
     return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
 
 
-def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.ndarray) -> list[int]:
+def _cuts(ids: npt.NDArray[np.integer], start: int, end: int, capacity: int, starts_word: Bools) -> list[int]:
     word_starts = start + np.flatnonzero(starts_word[ids[start:end]])
     cuts = []
     while end - start > capacity:
@@ -45,8 +47,8 @@ def _cuts(ids: np.ndarray, start: int, end: int, capacity: int, starts_word: np.
     return cuts
 
 
-def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> np.ndarray:
-    """The most tokens wanted in a window that begins with each piece: int64 [P].
+def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> Ints:
+    """The most tokens wanted in a window that begins with each piece: int64 [S].
 
     `capacity`, or with probability 0.1 a length drawn from 2..capacity (Devlin et al. 2019, appendix A.2; there the
     draw is for a document).
@@ -58,7 +60,7 @@ def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: 
     return target
 
 
-def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int, target: np.ndarray) -> np.ndarray:
+def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: Ints) -> Ints:
     """First piece of each window: int64 [N].
 
     A window takes whole pieces of one document up to its target. It takes a second piece whatever its target, and a
@@ -68,10 +70,10 @@ def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
 
     Args:
         piece_starts, document_starts: see `cut_long_sentences`.
-        target: int64 [P], see `targets`.
+        target: int64 [S], see `targets`.
     """
     alone, smallest = tokens_alone(piece_starts, document_starts, capacity)
-    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1
+    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1  # [S]
     following = np.minimum(following, np.repeat(document_starts[1:], np.diff(document_starts)))
     following -= alone[following - 1] < alone[following]
     piece = np.arange(len(target))
@@ -80,32 +82,32 @@ def windows(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int
     while place < len(path):
         first.append(place)
         place = path[place]
-    return np.array(first, dtype=np.int64)
+    return np.array(first, dtype=np.int64)  # [N]
 
 
-def tokens_alone(piece_starts: np.ndarray, document_starts: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def tokens_alone(piece_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
     """The fewest tokens that stand in windows of one piece, from a piece up to where a window has to end.
 
     That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,
     two and three pieces need to be looked at, as every longer one can be divided into windows of two and three.
 
     Returns:
-        int32 [P + 1], 0 for a piece that always begins a window; and int64 [P], how many pieces (1, 2 or 3) the
+        int32 [S + 1], 0 for a piece that always begins a window; and int64 [S], how many pieces (1, 2 or 3) the
         smallest window has that begins with a piece and leaves the fewest alone.
     """
-    length = np.diff(piece_starts).astype(np.int32)
+    length = np.diff(piece_starts).astype(np.int32)  # [S]
     two_fit = np.append(length[:-1] + length[1:] <= capacity, False)
     two_fit[document_starts[1:] - 1] = False
     three_fit = two_fit & np.append(two_fit[1:], False)
     three_fit[:-2] &= length[:-2] + length[1:-1] + length[2:] <= capacity
     two, three = (np.where(fit, 0, _NEVER).astype(np.int32) for fit in (two_fit, three_fit))
     follows = np.append(False, two_fit[:-1]).astype(np.int32)
-    alone = np.zeros(len(length) + 3, dtype=np.int32)
+    alone = np.zeros(len(length) + 3, dtype=np.int32)  # [S + 3]
     for _ in range(_WINDOWS_AHEAD):
         costs = (two + alone[2:-1], three + alone[3:], length + alone[1:-2])
-        fewest = np.minimum(np.minimum(*costs[:2]), costs[2])
+        fewest = np.minimum(np.minimum(*costs[:2]), costs[2])  # [S]
         if np.array_equal(fewest * follows, alone[:-3]):
             break
         alone[:-3] = fewest * follows
     smallest = np.where(costs[0] == fewest, 2, np.where(costs[1] == fewest, 3, 1))
-    return alone[:-2], smallest
+    return alone[:-2], smallest  # [S + 1], [S]

@@ -36,12 +36,12 @@ def watched(loss_sums: nn.Module, step: Callable[[], int]) -> Iterator[None]:
             in the order of computation is named.
     """
     inner = loss_sums.module if isinstance(loss_sums, DistributedDataParallel) else loss_sums
-    watch = _Watch(step)
+    model, watch = inner.get_submodule("model"), _Watch(step)
     handles = [inner.register_forward_hook(watch.losses)]
-    for name, module in inner.model.named_modules():
+    for name, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(partial(watch.before, name or "the model")))
         handles.append(module.register_forward_hook(partial(watch.after, name or "the model")))
-    for name, parameter in inner.model.named_parameters():
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             handles.append(parameter.register_hook(partial(watch.parameter_gradient, name)))
     try:
@@ -57,7 +57,7 @@ class _Watch:
     def __init__(self, step: Callable[[], int]):
         self.step = step
 
-    def before(self, name: str, module: nn.Module, inputs: tuple) -> tuple:
+    def before(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The module's own weights, then its inputs; a later look at what flows back to these inputs through it."""
         for own, parameter in module.named_parameters(recurse=False):
             if not is_finite(parameter):
@@ -76,7 +76,7 @@ class _Watch:
             view.register_hook(partial(self.gradient, f"the gradient of the input of {name}"))
         return view
 
-    def after(self, name: str, module: nn.Module, inputs: tuple, output: Any) -> None:
+    def after(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """The module's output; a later look at the gradient that comes back to it."""
         for tensor in tensors_in(output):
             if not is_finite(tensor):
@@ -84,7 +84,7 @@ class _Watch:
             if tensor.requires_grad:
                 tensor.register_hook(partial(self.gradient, f"the gradient of the output of {name}"))
 
-    def losses(self, module: nn.Module, inputs: tuple, sums: dict[str, Tensor]) -> None:
+    def losses(self, module: nn.Module, inputs: tuple[Any, ...], sums: dict[str, Tensor]) -> None:
         for name, value in sums.items():
             if not is_finite(value):
                 self.stop(f"the {name} loss", "forward")

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from data_prep.examples.packing import Packed
@@ -32,9 +33,33 @@ class Position:
 class Stream(Protocol):
     """Global batches (anything that an array of numbers indexes) in the order of training."""
 
-    def batches(self, batch_size: int, start: Position) -> Iterator[tuple[Any, Position]]: ...
+    def batches(self, batch_size: int, start: Position) -> Iterator[tuple[Any, Position]]:
+        """The global batches from `start` on, each with the position after it."""
 
-    def epochs(self, position: Position) -> float: ...
+    def epochs(self, position: Position) -> float:
+        """How many times the corpus has been used, as a fraction."""
+
+
+class Maker(Protocol):
+    """Makes micro-batches of some of the examples of a global batch."""
+
+    micro_batch_tokens: int
+    """Most tokens of a micro-batch."""
+
+    def lengths(self, examples: Any) -> npt.NDArray[np.int64]:
+        """Tokens of each example."""
+
+    def longest(self, examples: Any) -> int:
+        """Tokens of the longest sequence."""
+
+    def micro_batches(self, examples: Any) -> Iterator[PackedBatch]:
+        """All of them."""
+
+    def nothing(self) -> PackedBatch:
+        """A batch without a target."""
+
+    def identify(self, examples: Any) -> list[Any]:
+        """Where each example is in its corpus."""
 
 
 class Batches:
@@ -45,7 +70,7 @@ class Batches:
         maker: divides a share into micro-batches.
     """
 
-    def __init__(self, stream: Stream, maker: Any, batch_size: int, start: Position, world: World):
+    def __init__(self, stream: Stream, maker: Maker, batch_size: int, start: Position, world: World):
         self.stream, self.maker, self.world = stream, maker, world
         self.position = start
         self._global_batches = stream.batches(batch_size, start)
@@ -69,8 +94,8 @@ class Batches:
         """Tokens of the longest sequence of this process's share."""
         return self.maker.longest(self._mine)
 
-    def identification(self) -> Callable[[], list]:
-        """Tells, also after later draws, where the examples of the global batch are (see the maker's `identify`)."""
+    def identification(self) -> Callable[[], list[Any]]:
+        """Tells, also after later draws, where the examples of the global batch are (see `Maker.identify`)."""
         return partial(self.maker.identify, self._drawn)
 
     @property
@@ -79,12 +104,12 @@ class Batches:
         return self.stream.epochs(self.position)
 
 
-def share(lengths: np.ndarray, world: World) -> np.ndarray:
+def share(lengths: npt.NDArray[np.int64], world: World) -> npt.NDArray[np.int64]:
     """Which sequences of a global batch are this process's: int64; every process gets short and long ones."""
     return np.argsort(lengths, kind="stable")[world.rank :: world.size]
 
 
-def divided(lengths: np.ndarray, limit: int) -> Iterator[slice]:
+def divided(lengths: npt.NDArray[np.int64], limit: int) -> Iterator[slice]:
     """Consecutive parts of sorted sequences with at most `limit` tokens each, or with a single sequence."""
     first, tokens = 0, 0
     for place, length in enumerate(lengths.tolist()):

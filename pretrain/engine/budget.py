@@ -9,15 +9,18 @@ from .errors import PretrainError
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmb]?)\s*(steps?|epochs?|tokens?)")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmb]?)\s*(step|epoch|token)s?")
+
+Unit = Literal["seconds", "steps", "epochs", "tokens"]
+_COUNTED: dict[str, Unit] = {"step": "steps", "epoch": "epochs", "token": "tokens"}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """An amount of `unit`: "seconds", "steps", "epochs" or "tokens"."""
+    """An amount of `unit`."""
 
     amount: float
-    unit: Literal["seconds", "steps", "epochs", "tokens"]
+    unit: Unit
 
     @classmethod
     def parse(cls, text: str, option: str = "--budget") -> Self:
@@ -30,7 +33,7 @@ class Budget:
         if match := _TIME.fullmatch(text):
             found = cls(float(match[1]) * _SECONDS[match[2]], "seconds")
         elif match := _COUNT.fullmatch(text):
-            found = cls(float(match[1]) * _SCALE[match[2]], match[3].rstrip("s") + "s")
+            found = cls(float(match[1]) * _SCALE[match[2]], _COUNTED[match[3]])
         else:
             units = "90s, 30m, 2h, 5000steps, 3epochs or 1Btokens"
             raise PretrainError(f"{option} {text!r} is not understood: write {units}")

@@ -11,13 +11,15 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from data_prep.console.screen import say
 from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model.huggingface import PretrainedModel
 
 from .errors import PretrainError
 from .folder import remove_folder, whole_folder
@@ -50,7 +52,7 @@ class Checkpoints:
         """Complete checkpoints, oldest first."""
         return sorted(self.folder.glob("step-" + "[0-9]" * 8))
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer, state: dict) -> None:
+    def save(self, step: int, model: PretrainedModel, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Write a checkpoint: it is there whole or not at all. Older ones go, but the last `keep`, and those of the
         steps that these name in `state["needs"]`.
 
@@ -129,15 +131,16 @@ def _needs(checkpoint: Path) -> list[int]:
         return []
 
 
-def _state(checkpoint: Path) -> dict:
-    return json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
+def _state(checkpoint: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
+    return state
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def read_state(checkpoint: Path, facts: Iterable[str]) -> dict:
+def read_state(checkpoint: Path, facts: Iterable[str]) -> dict[str, Any]:
     """The state of an intact checkpoint: what the loop wrote, and these facts of the stage.
 
     Raises:
@@ -156,7 +159,7 @@ def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
 
 
 def save_model_folder(
-    model: nn.Module,
+    model: PretrainedModel,
     tokenizer: WordPieceTokenizer,
     folder: Path,
     card: str | None = None,

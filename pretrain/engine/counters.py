@@ -1,6 +1,7 @@
 """What a run has done so far."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from .loss_scale import FIRST
 from .outcome import Outcome
@@ -38,10 +39,10 @@ class Counters:
     """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
     usual_loss: UsualLoss = field(default_factory=UsualLoss)
     spikes: int = 0
-    machines: list[dict] = field(default_factory=list)
+    machines: list[dict[str, Any]] = field(default_factory=list)
     """What the run has computed on: facts of each machine, and the step it was the first for."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.usual_loss, dict):
             self.usual_loss = UsualLoss(**self.usual_loss)
 

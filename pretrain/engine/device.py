@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +111,7 @@ class Precision:
     device: str
     name: str
 
-    def __call__(self) -> AbstractContextManager:
+    def __call__(self) -> AbstractContextManager[Any]:
         if self.name == "fp32":
             return nullcontext()
         return torch.autocast(self.device, dtype=DTYPES[self.name])
@@ -141,7 +142,7 @@ class Arriving:
     """
 
     def __init__(self, values: Tensor):
-        self._done = None
+        self._done: torch.cuda.Event | None = None
         self._values = values.detach().to("cpu", non_blocking=values.is_cuda)
         if values.is_cuda:
             self._done = torch.cuda.Event()

@@ -49,7 +49,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    store: dist.Store | None = None
+    store: dist.Store = field(default_factory=dist.HashStore, repr=False)
     _answers: int = field(default=0, repr=False)
 
     @property
@@ -86,7 +86,8 @@ class World:
                 if self.store.check([_ENDED]):
                     raise LostPeer("another process has ended")
                 time.sleep(0.05)
-            return self.store.get(key)
+            answer: bytes = self.store.get(key)
+            return answer
         except dist.DistNetworkError as error:
             raise LostPeer("the main process has ended") from error
 
@@ -98,7 +99,7 @@ class World:
         return DistributedDataParallel(module, devices, gradient_as_bucket_view=True)
 
 
-def unsynchronised(module: nn.Module) -> AbstractContextManager:
+def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:
     """A backward pass in it adds to this process's gradients alone."""
     return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
@@ -237,5 +238,6 @@ def _reason(ended: bytes) -> str:
 
 def _loss_of_peer(error: BaseException | None) -> Exception | None:
     """The error, if it is that of a sum in which another process does not take part any more."""
-    is_lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_LOSS)
-    return error if is_lost or isinstance(error, LostPeer) else None
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_LOSS):
+        return error
+    return error if isinstance(error, LostPeer) else None

@@ -26,7 +26,7 @@ SETTINGS_FILE = "settings.yaml"
 def agreed(settings: Settings, world: World, resolved: Callable[[], Settings]) -> Settings:
     """What the main process makes of the settings, for all."""
 
-    def chosen() -> dict:
+    def chosen() -> dict[str, Any]:
         return command_line.as_dict(resolved())
 
     return command_line.from_dict(type(settings), world.first(chosen))
@@ -111,7 +111,7 @@ def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     return {name: sentence for name, sentence in found.items() if now[name] == "auto"}
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

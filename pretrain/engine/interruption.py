@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from types import FrameType
+from typing import Any, NoReturn, Self
 
 from data_prep.errors import Interrupted
 
@@ -29,21 +30,21 @@ class Interruption:
     are those of a few seconds.)
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.requested: str | None = None
         self._seen: dict[int, float] = {}
         self._deferred = False
-        self._before = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, frame) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in self._seen:
             if time.monotonic() - self._seen[number] > _ECHO * has_launcher():
                 signal.signal(number, signal.SIG_DFL)
@@ -57,7 +58,7 @@ class Interruption:
         elif is_first and os.environ.get("RANK", "0") == "0":
             print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
 
-    def _stop(self) -> None:
+    def _stop(self) -> NoReturn:
         raise Interrupted(f"stopped by {self.requested}: what was saved before is there")
 
     @contextmanager

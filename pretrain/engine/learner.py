@@ -1,9 +1,13 @@
 """What computes a step: a model, what it learns, and its optimizer, on a device."""
 
+from collections.abc import Mapping
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor, nn
 
 from model import PackedBatch
+from model.huggingface import PretrainedModel
 
 from .counters import Counters
 from .device import Precision, steps_behind
@@ -13,14 +17,20 @@ from .optimizer import Optimizer
 from .settings import LoopSettings
 
 
+class Objective(Protocol):
+    """What is learned. `model` and `batch` are of the kinds that it is made for."""
+
+    def counts(self, batch: Any) -> Mapping[str, float]:
+        """How many targets a batch has, by the name of their loss."""
+
+    def loss_sums(self, model: Any, batch: Any) -> dict[str, Tensor]:
+        """The sum of the losses of these targets, by the same names: scalars with gradients."""
+
+
 class LossSums(nn.Module):
-    """An objective and its model as one module, so that DistributedDataParallel sees the whole forward pass.
+    """An objective and its model as one module, so that DistributedDataParallel sees the whole forward pass."""
 
-    Args:
-        objective: has `loss_sums(model, batch)`, see `Learner`.
-    """
-
-    def __init__(self, model: nn.Module, objective):
+    def __init__(self, model: nn.Module, objective: Objective):
         super().__init__()
         self.model, self.objective = model, objective
 
@@ -35,14 +45,12 @@ class Learner:
     Args:
         settings: resolved ones: device, precision, optimizer and its learning rate, `clip_norm`.
         model: is moved to the device, in training mode.
-        objective: `counts(batch)` -> {name: number of targets} and `loss_sums(model, batch)` -> {name: scalar with
-            gradient}, of the same names.
         seed: decides the dropout.
         counters: those of the steps so far, which go on.
         world: of all processes that share each step.
     """
 
-    def __init__(self, settings: LoopSettings, model: nn.Module, objective, seed: int,
+    def __init__(self, settings: LoopSettings, model: PretrainedModel, objective: Objective, seed: int,
                  counters: Counters | None = None, world: World | None = None):  # fmt: skip
         self.model = model.to(settings.device).train()
         self.seed, self.clip_norm, self.device = seed, settings.clip_norm, torch.device(settings.device)
@@ -51,7 +59,7 @@ class Learner:
         self.loss_sums = self.world.parallel(LossSums(model, objective))
         self.precision = Precision(settings.device, settings.precision)
         self.optimizer = Optimizer(
-            model, settings.optimizer, settings.learning_rate, settings.weight_decay, self.precision.optimizer_dtype
+            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype
         )
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)

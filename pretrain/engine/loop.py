@@ -54,7 +54,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 read(run, unread)
                 run.save(batches.position)
             stop_if_asked(run)
-            run.learner.optimizer.set_learning_rate(run.settings.learning_rate * run.schedule(run.amount_used()))
+            run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(run.amount_used()))
             unread.append(timed_step(run.learner, batches, run.threads))
             run.counters.epochs = batches.epochs
             run.agree()
@@ -73,7 +73,7 @@ def timed_step(learner: Learner, batches: Batches, threads: Threads) -> Outcome:
     return outcome
 
 
-def anomalies(run: Run) -> AbstractContextManager:
+def anomalies(run: Run) -> AbstractContextManager[None]:
     """The watch over every module, if it is asked for."""
     if not run.settings.detect_anomaly:
         return nullcontext()

@@ -4,6 +4,7 @@ import os
 import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ class Machine:
         threads, cores = (f"{n} {what}{'s' * (n > 1)}" for n, what in ((self.threads, "thread"), (self.cores, "core")))
         return f"{self.processor} ({arithmetic}), {threads} on {cores}, torch {self.torch}"
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, Any]:
         """The same as a dict of plain values."""
         return asdict(self)
 
@@ -56,7 +57,7 @@ def available_cores() -> int:
     """Cores that this process may use, by its affinity and by the quota of its container (rounded up)."""
     from joblib import cpu_count
 
-    return cpu_count()
+    return int(cpu_count())
 
 
 def default_threads() -> int:

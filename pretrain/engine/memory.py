@@ -45,8 +45,8 @@ def free_memory(device: str) -> int:
     if (there := memory_there(device)) is not None:
         return there
     page, facts = os.sysconf("SC_PAGE_SIZE"), Path("/proc/meminfo")
-    if not facts.exists():
+    available = re.search(r"MemAvailable:\s+(\d+) kB", facts.read_text()) if facts.exists() else None
+    if available is None:
         return os.sysconf("SC_PHYS_PAGES") * page
-    available = re.search(r"MemAvailable:\s+(\d+) kB", facts.read_text())
     resident = Path("/proc/self/statm").read_text().split()[1]
     return int(available[1]) * 1024 + int(resident) * page

@@ -42,8 +42,8 @@ class Muon(torch.optim.Optimizer):
         self.dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Take a step with the gradients that are there."""
+    def step(self) -> None:  # type: ignore[override]
+        """Take a step with the gradients that are there; unlike those of torch, it takes no closure."""
         skip = self.found_inf
         taken = 1.0 if skip is None else 1.0 - skip
         for group in self.param_groups:
@@ -65,7 +65,8 @@ class Muon(torch.optim.Optimizer):
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        return state["momentum_buffer"]
+        momentum: Tensor = state["momentum_buffer"]
+        return momentum
 
 
 def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -74,18 +75,18 @@ def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype = torch.float32) -
     Args:
         dtype: what the iterations compute in.
     """
-    found: list[Tensor | None] = [None] * len(matrices)
+    found: dict[int, Tensor] = {}
     # [m, n] and its transpose are one shape: the iterations want no more rows than columns.
     for shape in {tuple(sorted(matrix.shape)) for matrix in matrices}:
         places = [i for i, matrix in enumerate(matrices) if tuple(sorted(matrix.shape)) == shape]
         wide = torch.stack([matrices[i] if matrices[i].shape == shape else matrices[i].mT for i in places])
         for i, result in zip(places, newton_schulz(wide, dtype), strict=True):
             found[i] = result if matrices[i].shape == shape else result.mT
-    return found
+    return [found[i] for i in range(len(matrices))]
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Five iterations of an odd quintic polynomial on the singular values: [B, m, n] -> float32 [B, m, n], m <= n."""
+    """Five iterations of an odd quintic polynomial on the singular values of matrices [..., m, n], m <= n; float32."""
     norm = torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=_SMALLEST_NORM)
     x = (matrices / norm).to(dtype)
     rows, columns = x.shape[-2:]
@@ -103,11 +104,17 @@ def _on_matrix(x: Tensor) -> Tensor:
 
 def _on_gram_matrix(x: Tensor) -> Tensor:
     """The same on m x m matrices alone: all factors are polynomials of one Gram matrix, so they commute."""
-    gram, product = x @ x.mT, None
-    for number in range(_ITERATIONS):
-        factor = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
-        factor.diagonal(dim1=-2, dim2=-1).add_(_A)
-        product = factor if product is None else factor @ product
-        if number < _ITERATIONS - 1:
-            gram = factor @ gram @ factor
+    gram = x @ x.mT
+    product = factor = _factor(gram)
+    for _ in range(_ITERATIONS - 1):
+        gram = factor @ gram @ factor
+        factor = _factor(gram)
+        product = factor @ product
     return product @ x
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """a + b G + c G^2."""
+    factor = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
+    factor.diagonal(dim1=-2, dim2=-1).add_(_A)
+    return factor

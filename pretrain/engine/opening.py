@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from data_prep.errors import UserError
 from model import ModelError
-from model.huggingface import PretrainedFolder
+from model.huggingface import PretrainedModel
 
-Model = TypeVar("Model", bound=PretrainedFolder)
+Model = TypeVar("Model", bound=PretrainedModel)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """Optimizers by parameter role."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +17,7 @@ _PEAK = {"adamw": (1e-3, 0.75), "muon": (3.6e-3, 0.75)}
 _REST_SHARE = 0.65
 # Of the peak of a fresh model, for one that continues (not measured).
 _TRAINED_SHARE = 0.1
-_ADAM = {"betas": (0.9, 0.999), "eps": 1e-6}
+_BETAS, _EPSILON = (0.9, 0.999), 1e-6
 
 
 def peak_learning_rate(optimizer: str, hidden_size: int, is_trained: bool = False) -> float:
@@ -32,13 +35,20 @@ def decayed(model: nn.Module) -> dict[str, Tensor]:
 
     A weight that is used in two places (the tied decoder) comes once.
     """
-    chosen = {}
+    chosen: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             name = f"{prefix}.weight" if prefix else "weight"
             if not any(module.weight is other for other in chosen.values()):
                 chosen[name] = module.weight
     return chosen
+
+
+class AdamW(torch.optim.AdamW):
+    """Torch's, which obeys `found_inf` where it is fused."""
+
+    found_inf: Tensor | None = None
+    """Scalar on the device of the parameters: a step where it is not 0 changes nothing."""
 
 
 class Optimizer:
@@ -68,11 +78,11 @@ class Optimizer:
         if kind == "muon":
             matrices = {name: p for name, p in names.items() if name in layer_matrices(model)}
         rest = {name: p for name, p in names.items() if name not in matrices}
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [p for p in rest.values() if id(p) in decay], "weight_decay": weight_decay},
             {"params": [p for p in rest.values() if id(p) not in decay], "weight_decay": 0.0},
         ]
-        self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=learning_rate, fused=True, **_ADAM)]
+        self.parts: list[AdamW | Muon] = [AdamW(groups, lr=learning_rate, betas=_BETAS, eps=_EPSILON, fused=True)]
         if matrices:
             self.parts.append(Muon(matrices.values(), learning_rate, weight_decay, dtype=dtype))
         self.learning_rate = learning_rate
@@ -124,13 +134,13 @@ def layer_matrices(model: nn.Module) -> set[str]:
     return {f"{name}.weight" for name in linear for prefix in prefixes if name.startswith(prefix + ".")}
 
 
-def clip(parameters: list[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:
+def clip(parameters: Sequence[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:
     """Scale all gradients together so that their global norm is at most `largest`; returns the norm before.
 
     Args:
         loss_scale: factor of the gradients, which is taken out of them and of the norm.
     """
-    gradients = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = norm_of(gradients) / loss_scale
     factor = (largest / (norm + 1e-6)).clamp(max=1.0) / loss_scale
     torch._foreach_mul_(gradients, factor)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .device import Arriving
 
@@ -21,7 +22,7 @@ class Outcome:
     """Of the losses."""
     arriving: Arriving
     """The mean losses, the gradient norm before clipping, 1 for a sick step, 1 for an overflow."""
-    identify: Callable[[], list]
+    identify: Callable[[], list[Any]]
     """Where the examples of the step are (see `Batches.identify`)."""
 
     @property

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from data_prep.console.screen import Bar, say
 from data_prep.files import flush_to_disk, write_text
@@ -35,7 +36,7 @@ class MetricsFile:
         with open(path, "ab") as file:
             file.truncate(len(rows))
 
-    def write(self, row: dict) -> None:
+    def write(self, row: dict[str, Any]) -> None:
         """Append a row."""
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -45,7 +46,7 @@ class MetricsFile:
         flush_to_disk(self.path)
         return self.path.stat().st_size
 
-    def rows(self) -> list[dict]:
+    def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -71,12 +72,12 @@ class Progress:
         metrics: MetricsFile,
         log_every: int,
         summary: Callable[[dict[str, float]], str],
-        after_evaluation: Callable[[list[dict]], None],
+        after_evaluation: Callable[[list[dict[str, Any]]], None],
     ):
         self.metrics, self.log_every = metrics, log_every
         self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: Bar | None = None
-        self._since = None
+        self._since: tuple[int, float] | None = None
         self._printed = -1
 
     def step(self, counters: Counters, outcome: Outcome, seconds: float, used: float) -> None:
@@ -92,7 +93,7 @@ class Progress:
         if outcome.step % self.log_every == 0:
             steps = counters.losses.pop("steps", 0)
             means = {f"{name}_loss": value / steps for name, value in counters.losses.items()}
-            row = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
+            row: dict[str, Any] = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
             row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
             row |= {"skipped": counters.skipped, "overflows": counters.overflows}
             row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed), "threads": outcome.threads}
@@ -108,7 +109,7 @@ class Progress:
         before, start = self._since
         return (tokens - before) / max(1e-9, seconds - start)
 
-    def _show(self, row: dict, seconds: float, used: float) -> None:
+    def _show(self, row: dict[str, Any], seconds: float, used: float) -> None:
         losses = "  ".join(f"{name[:-5]} {row[name]:.3f}" for name in row if name.endswith("_loss"))
         left = clock(seconds * (1 - used) / max(used, 1e-9))
         line = f"step {row['step']:,}  {losses}  lr {row['learning_rate']:.1e}  "
@@ -144,11 +145,11 @@ class Progress:
 class Silence:
     """The progress of a process that is not the main one: nothing is shown or written."""
 
-    def step(self, *facts) -> None: ...
+    def step(self, *facts: object) -> None: ...
 
-    def spike(self, *facts) -> None: ...
+    def spike(self, *facts: object) -> None: ...
 
-    def evaluation(self, *facts) -> None: ...
+    def evaluation(self, *facts: object) -> None: ...
 
     def close(self) -> None: ...
 

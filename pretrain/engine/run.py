@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 
@@ -40,10 +41,10 @@ class Run:
     interruption: Interruption
     patience: int | None = None
     reserve: float = 0.0
-    describe: dict = field(default_factory=dict)
+    describe: dict[str, Any] = field(default_factory=dict)
     threads: Threads = field(default_factory=lambda: Threads(torch.get_num_threads(), may_change=False))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         settings, learner = self.settings, self.learner
         self.counters, self.world = learner.counters, learner.world
         self.budget = Budget.parse(settings.budget)
@@ -56,7 +57,7 @@ class Run:
         self._agreed_seconds = self.counters.seconds
         self.is_to_stop = False
 
-    def note_machine(self, facts: dict) -> None:
+    def note_machine(self, facts: dict[str, Any]) -> None:
         """Remember the machine that the next steps are computed on."""
         last = self.counters.machines[-1] if self.counters.machines else {}
         if {**last, "from_step": 0} != {**facts, "from_step": 0}:

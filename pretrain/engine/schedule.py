@@ -32,7 +32,7 @@ class Schedule:
     restart_share: float = 0.0
     """Its share there: it rises linearly from this to that of the larger budget."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise PretrainError(f"the schedule {self.kind!r} is unknown: there are {', '.join(get_args(Kind))}")
 

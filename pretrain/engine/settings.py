@@ -20,7 +20,7 @@ _RANGES = {
 class LoopSettings:
     """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
 
-    groups: ClassVar = {
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
                           "dropout"),
         "the machine": ("device", "precision", "micro_batch_tokens", "threads"),
@@ -67,7 +67,7 @@ class LoopSettings:
     resume: Literal["auto", "never"] = "auto"
     """auto: go on with the same run where --out holds it; never: refuse a used folder."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.budget != "auto":
             Budget.parse(self.budget)
         if Budget.parse(self.checkpoint_every, "--checkpoint-every").unit not in ("seconds", "steps"):
@@ -82,3 +82,8 @@ class LoopSettings:
             value = getattr(self, name)
             if not isinstance(value, str) and not low <= value <= high:
                 raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
+
+    @property
+    def peak(self) -> float:
+        """The learning rate of resolved settings."""
+        return float(self.learning_rate)

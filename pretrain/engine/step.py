@@ -4,6 +4,8 @@ One verdict decides whether a step is taken: losses and gradient norm, over all 
 stays on the device, where every part of the optimizer obeys it; the host reads it later (see `device.steps_behind`).
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -90,7 +92,8 @@ def add_gradients(
         None where the GPU's memory was too small.
     """
     losses: dict[str, Tensor] = {}
-    alone, together = micro_batches, []
+    together: list[PackedBatch] = []
+    alone = micro_batches
     if learner.world.size > 1:
         is_large = micro_batches[-1].num_tokens > learner.largest_computed
         alone, together = (micro_batches, [nothing]) if is_large else (micro_batches[:-1], micro_batches[-1:])
@@ -109,7 +112,7 @@ def add_gradients(
 
 
 def backward(
-    learner: Learner, batch: PackedBatch, number: int, totals: dict[str, float], losses: dict[str, Tensor]
+    learner: Learner, batch: PackedBatch, number: int, totals: Mapping[str, float], losses: dict[str, Tensor]
 ) -> None:
     """Add the gradients, times the loss scale, and the losses of a micro-batch."""
     # Dropout depends on where in the run it is drawn, never on what was drawn before.

@@ -7,7 +7,7 @@ numbers of threads differ in their last bits, so budgets that are counted, which
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from types import TracebackType
@@ -114,6 +114,23 @@ class Threads:
         idle: how many cores were idle since it was last asked, or None where that is not known.
     """
 
+    number: int
+    """The fastest so far, or the first."""
+    _tried: int | None
+    """Another one, which is being tried."""
+    _others: Iterator[int]
+    """Those to be tried, in turn."""
+    _window: Window
+    """Steps of the number in use."""
+    _since: float
+    """Seconds since the last trial."""
+    _pause: float
+    """Seconds from one trial to the next."""
+    _rate: float
+    """Of `number`, tokens a second."""
+    _usual: float
+    """The highest rate of late."""
+
     def __init__(self, most: int, may_change: bool = True, use: Callable[[int], None] = torch.set_num_threads,
                  idle: Callable[[], float | None] | None = None):  # fmt: skip
         self.most, self.may_change, self._use = most, may_change and most > 1, use
@@ -135,7 +152,9 @@ class Threads:
             self._use(self.number)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.may_change:
             self._use(self.most)
 
@@ -183,5 +202,5 @@ class Threads:
 
     def _wait(self, usual: float) -> None:
         """Until the next trial; `usual` is the rate to expect."""
-        self._tried: int | None = None
+        self._tried = None
         self._window, self._since, self._usual, self._rate = Window(), 0.0, usual, usual

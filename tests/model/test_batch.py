@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
-from model.attention import attend, plan_attention
-from model.batch import PaddingLayout
+from model.attention import attend, choose_kernel, plan_attention
+from model.layout import PaddingLayout
 
 rectangles = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 2**35 - 1))
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
@@ -60,13 +60,18 @@ def test_equal_lengths_are_views_without_any_index():
     values = torch.randn(12, 5)
     assert layout == PaddingLayout(3, 4) and layout.key_mask is None
     assert layout.pad(values).data_ptr() == values.data_ptr()
-    assert PackedBatch.from_padded(torch.ones(3, 4, dtype=torch.int64), None, torch.ones(3, 4)).padded_slots is None
+    assert PackedBatch.from_padded(torch.ones(3, 4, dtype=torch.int64), None, torch.ones(3, 4)).padded == PaddingLayout(
+        3, 4
+    )
 
 
 def test_to_moves_every_tensor():
     batch = packed([2, 3]).to("meta")
     tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
     assert len(tensors) == 4 and all(tensor.is_meta for tensor in tensors)
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    rectangle = PackedBatch.from_padded(ids, attention_mask=mask_of(2, 3, 0b001011)).to("meta").padded
+    assert all(tensor.is_meta for tensor in (rectangle.slots, rectangle.tokens, rectangle.padding))
 
 
 def brute_force(qkv, lengths):
@@ -83,10 +88,8 @@ def brute_force(qkv, lengths):
     return out
 
 
-def plan(lengths, implementation, heads, dropout=0.0):
-    return plan_attention(
-        packed(lengths), implementation, dropout=dropout, num_heads=heads, head_size=4, dtype=torch.float64
-    )
+def plan(lengths, kernel, heads, dropout=0.0):
+    return plan_attention(packed(lengths), kernel, heads, dropout)
 
 
 @settings(max_examples=25, deadline=None)
@@ -162,14 +165,15 @@ def test_the_forward_reads_no_tensor_back():
 
 def test_auto_takes_the_function_that_can_run():
     batch, long = packed([4, 6]), packed([600])
-    common = {"dropout": 0.0, "num_heads": 2, "head_size": 8}
-    assert plan_attention(batch, "auto", dtype=torch.float32, **common).implementation == "sdpa"
-    assert plan_attention(batch, "auto", dtype=torch.bfloat16, **common).implementation == "dense"
-    assert plan_attention(long, "auto", dtype=torch.bfloat16, **common).implementation == "sdpa"
+    common = {"dropout": 0.0, "head_size": 8}
+    assert choose_kernel("auto", batch, torch.float32, **common) == "sdpa"
+    assert choose_kernel("auto", batch, torch.bfloat16, **common) == "dense"
+    assert choose_kernel("auto", long, torch.bfloat16, **common) == "sdpa"
+    assert [choose_kernel(asked, long, torch.bfloat16, **common) for asked in ("sdpa", "dense")] == ["sdpa", "dense"]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert plan_attention(batch, "auto", dtype=torch.float32, **common).implementation == "dense"
+        assert choose_kernel("auto", batch, torch.float32, **common) == "dense"
     with pytest.raises(ModelError, match="needs a CUDA device"):
-        plan_attention(batch, "varlen", dtype=torch.bfloat16, **common)
+        choose_kernel("varlen", batch, torch.bfloat16, **common)
     with pytest.raises(ModelError, match="'fused' is not known"):
         BertModel(tiny()).attention_implementation = "fused"
 

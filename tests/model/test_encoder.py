@@ -98,7 +98,7 @@ def test_every_dropout_of_the_recipe_is_there():
     layer = BertModel(config).train().layers[0]
     hidden = torch.randn(6, 32)
     batch = PackedBatch.from_padded(torch.ones(1, 6, dtype=torch.int64))
-    plan = plan_attention(batch, "sdpa", dropout=0.0, num_heads=2, head_size=16, dtype=torch.float32)
+    plan = plan_attention(batch, "sdpa", num_heads=2)
     out, _ = layer(hidden, plan)
     twice = F.layer_norm(F.layer_norm(hidden, (32,), eps=1e-12), (32,), eps=1e-12)
     torch.testing.assert_close(out, twice)

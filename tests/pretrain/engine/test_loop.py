@@ -184,11 +184,11 @@ class ShortOfMemory(Muon):
 
     calls, enough_from = 0, 2
 
-    def step(self, closure=None):
+    def step(self):
         self.calls += 1
         if self.calls < self.enough_from:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-        super().step(closure)
+        super().step()
 
 
 def test_an_optimizer_without_memory_is_tried_once_more_and_then_the_run_ends_with_a_sentence(prepared, model):
