@@ -1,9 +1,14 @@
 """What a preparation will do, shown on the beginning of the corpus; nothing is kept."""
 
 import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from .console.screen import say
-from .files import temporary_folder
 from .preparation import prepare_sample
 from .prepared import PreparedCorpus
 from .settings import PrepCommand
@@ -33,6 +38,19 @@ def dry_run(command: PrepCommand) -> None:
     say(f"  time                    {about} {_STARTING + megabytes * _SECONDS_A_MEGABYTE:,.0f} s on 2 cores")
     say(f"  memory                  about {_MEMORY / 1e9:.2f} GB, whatever the size of the corpus")
     say(f"  disk                    {about} {disk / 1e6:,.0f} MB")
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
+    try:
+        with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
+            yield Path(folder)
+    finally:
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def report(prepared: PreparedCorpus) -> dict:

@@ -82,10 +82,13 @@ def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
 def _shards(index: Path) -> list[Path]:
     """The files that an index names, all present."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [index.parent / Path(name).name for name in names]
-    except (ValueError, OSError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}") from None
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError):
+        content = None
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}")
+    files = [index.parent / Path(name).name for name in sorted(set(places.values()))]
     for file in files:
         check_place(file)
         if not file.is_file():

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from data_prep.console.screen import say
-from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
+from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk, temporary_folder
 from data_prep.examples.packing import Examples
-from data_prep.files import temporary_folder
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, parameter_count

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.console.screen import say
-from data_prep.files import write_text
+from data_prep.durable import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification

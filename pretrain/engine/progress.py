@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from data_prep.console.screen import Bar, say
-from data_prep.files import flush_to_disk, write_text
+from data_prep.durable import flush_to_disk, write_text
 
 from .counters import Counters
 from .outcome import Outcome
