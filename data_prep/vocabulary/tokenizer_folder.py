@@ -158,10 +158,10 @@ def _further_tokens(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], further: list[str]) -> list[AddedToken]:
     """The added tokens besides the five, by id; those of tokenizer.json or of tokenizer_config.json."""
-    listed = _listed(content)
-    if listed is None or not all(str(number).isdecimal() and _is_token(token) for number, token in listed):
+    listed = [(number, _added_token(token)) for number, token in _listed(content)]
+    if not all(token and str(number).isdecimal() for number, token in listed):
         raise _in_no_form(path)
-    tokens = sorted(((int(number), _added_token(token)) for number, token in listed), key=lambda each: each[0])
+    tokens = sorted(((int(number), token) for number, token in listed), key=lambda each: each[0])
     tokens = [(number, token) for number, token in tokens if token.content not in SPECIAL_TOKENS]
     ids = {piece: number for number, piece in enumerate(pieces)}
     for number, token in tokens:
@@ -175,22 +175,20 @@ def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], fu
     return [token for _, token in tokens] + [_special(name) for name in further if name not in known]
 
 
-def _listed(content: dict[str, Any]) -> list[tuple[Any, Any]] | None:
-    """(id, token) of the added tokens as they stand there; None where they are in another form."""
+def _listed(content: dict[str, Any]) -> Iterable[tuple[Any, Any]]:
+    """(id, token) of the added tokens as they stand there; one of None where they are in another form."""
     listed = content.get("added_tokens_decoder", content.get("added_tokens") or [])
     if isinstance(listed, list) and all(isinstance(token, dict) for token in listed):
         return [(token.get("id"), token) for token in listed]
-    return list(listed.items()) if isinstance(listed, dict) else None
+    return listed.items() if isinstance(listed, dict) else [(None, None)]
 
 
-def _is_token(stated: Any) -> bool:
-    if not isinstance(stated, dict) or not isinstance(stated.get("content"), str) or not stated["content"]:
-        return False
-    return all(isinstance(stated[name], bool) for name in _FLAGS if name in stated)
-
-
-def _added_token(stated: dict[str, Any]) -> AddedToken:
-    return AddedToken(stated["content"], **{name: stated[name] for name in _FLAGS if name in stated})
+def _added_token(stated: Any) -> AddedToken | None:
+    """None where it is in another form."""
+    content = stated.get("content") if isinstance(stated, dict) else None
+    flags = {name: stated[name] for name in _FLAGS if content and name in stated}
+    is_whole = content and isinstance(content, str) and all(isinstance(flag, bool) for flag in flags.values())
+    return AddedToken(content, **flags) if is_whole else None
 
 
 def _special(name: str) -> AddedToken:
