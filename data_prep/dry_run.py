@@ -1,9 +1,14 @@
 """What a preparation will do, shown on the beginning of the corpus; nothing is kept."""
 
 import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from .console.screen import say
-from .files import temporary_folder
+from .console.screen import say, say_example, say_plan
 from .preparation import prepare_sample
 from .prepared import PreparedCorpus
 from .settings import PrepCommand
@@ -13,7 +18,6 @@ SAMPLE_BYTES = 2_000_000
 # the size. benchmarks/data_preparation.py measures it anew.
 _SECONDS_A_MEGABYTE, _STARTING = 0.215, 5
 _MEMORY = 0.25e9
-_LONGEST_EXAMPLE = 400
 
 
 def dry_run(command: PrepCommand) -> None:
@@ -27,12 +31,28 @@ def dry_run(command: PrepCommand) -> None:
         tokens = round((facts["train"]["tokens"] + facts["validation"]["tokens"]) * whole)
         disk = (size_on_disk(prepared) + command.static_masks * static_bytes(facts["pairs"])) * whole
     about = "at least" if share is None else "about"
-    say("\nThe plan (nothing was kept):")
-    say(f"  text                    {about} {megabytes:,.1f} MB, {tokens:,} tokens")
-    say(f"  vocabulary              {facts['text']['vocab_size']:,} entries")
-    say(f"  time                    {about} {_STARTING + megabytes * _SECONDS_A_MEGABYTE:,.0f} s on 2 cores")
-    say(f"  memory                  about {_MEMORY / 1e9:.2f} GB, whatever the size of the corpus")
-    say(f"  disk                    {about} {disk / 1e6:,.0f} MB")
+    say_plan(
+        {
+            "text": f"{about} {megabytes:,.1f} MB, {tokens:,} tokens",
+            "vocabulary": f"{facts['text']['vocab_size']:,} entries",
+            "time": f"{about} {_STARTING + megabytes * _SECONDS_A_MEGABYTE:,.0f} s on 2 cores",
+            "memory": f"about {_MEMORY / 1e9:.2f} GB, whatever the size of the corpus",
+            "disk": f"{about} {disk / 1e6:,.0f} MB",
+        }
+    )
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
+    try:
+        with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
+            yield Path(folder)
+    finally:
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
 
 
 def report(prepared: PreparedCorpus) -> dict:
@@ -43,9 +63,8 @@ def report(prepared: PreparedCorpus) -> dict:
 def show_examples(prepared: PreparedCorpus) -> None:
     """Say the first examples, decoded, as the report has them."""
     for number, example in enumerate(report(prepared)["examples"], 1):
-        text = example["input"]
-        shown = text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]} ..."
-        say(f"\nExample {number} ({example['next_sentence']}): {shown}\n  masked: {', '.join(example['answers'])}")
+        say_example(number, example["next_sentence"], example["input"])
+        say(f"  masked: {', '.join(example['answers'])}")
 
 
 def static_bytes(pairs: dict) -> int:

@@ -18,11 +18,11 @@ from joblib import cpu_count
 from .assembly import PARTS, assemble
 from .console import command_line
 from .console.screen import Bar, say
+from .durable import file_digest, write_json, write_text
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
 from .examples.pairs import VERSION as PAIRS_VERSION
-from .files import file_digest, write_json, write_text
 from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .records import read_records, read_signatures, record_documents

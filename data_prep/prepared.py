@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .durable import file_digest, flush_to_disk, read_object, write_json
 from .errors import PrepError
-from .files import file_digest, flush_to_disk, write_json
 from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .vocabulary.wordpiece import WordPieceTokenizer
 
@@ -150,11 +150,13 @@ def _shard(folder: Path, index: int, batch) -> Shard:
     try:
         # Else offsets may point anywhere.
         batch.validate(full=True)
-        documents = batch.column(0)
-        sentences = documents.values
+        documents = batch.columns[0] if batch.columns else None
+        sentences = documents.values if isinstance(documents, pa.ListArray) else None
+        if not isinstance(sentences, pa.ListArray):
+            raise pa.ArrowInvalid(f"its columns are {batch.schema.types}")
         arrays = (sentences.values, sentences.offsets, documents.offsets)
         shard = Shard(index, *(array.to_numpy(zero_copy_only=True) for array in arrays))
-    except (pa.ArrowException, AttributeError, IndexError) as error:
+    except pa.ArrowException as error:
         raise PrepError(f"{place} does not hold documents ({error}): prepare the corpus again") from error
     if shard.ids.dtype not in (np.uint16, np.uint32) or not all(
         starts[0] == 0 and np.all(np.diff(starts) > 0) for starts in (shard.sentence_starts, shard.document_starts)
@@ -337,11 +339,8 @@ def _is_manifest(content: dict) -> bool:
 
 def _format_of(path: Path) -> int | None:
     """The format that a manifest names; None where it cannot be read."""
-    try:
-        written = json.loads(path.read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return written if isinstance(written, int) else None
+    content = read_object(path, format=int)
+    return content and content["format"]
 
 
 def _to_be_prepared_again(folder: Path, error: Damaged) -> PrepError:

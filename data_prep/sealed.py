@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from .files import file_digest, write_text
+from .durable import file_digest, write_text
 
 _SEAL = "blake2b"
 
@@ -32,11 +32,11 @@ def read_sealed(path: Path) -> dict:
         # Bytes, because reading as text would take a foreign line end for ours.
         written = path.read_bytes()
         content = json.loads(written)
-        content.pop(_SEAL)
-        is_whole = written == _text(content).encode()
+        is_sealed = isinstance(content, dict) and content.pop(_SEAL, None) is not None
+        is_whole = is_sealed and written == _text(content).encode()
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged") from error
     if not is_whole:
         raise Damaged(f"{path} is damaged")

@@ -1,12 +1,11 @@
 """A training that learned nothing about its labels: how it is noticed, and how it begins again at a lower rate."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.files import write_json
+from data_prep.durable import read_object, write_json
 
 from .errors import FinetuneError
 
@@ -83,12 +82,9 @@ class Restarts:
         """
         if not self.path.exists():
             return []
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found["data"] == self.data:
-                return found["collapses"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        found = read_object(self.path, data=str, collapses=list)
+        if found and found["data"] == self.data:
+            return found["collapses"]
         raise FinetuneError(f"{self.path} is damaged, or of other texts: remove {self.path.parent} to train it again")
 
     def add(self, collapse: Collapse) -> None:

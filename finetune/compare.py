@@ -8,10 +8,10 @@ from pathlib import Path
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.files import write_json, write_text
+from data_prep.durable import write_json, write_text
 from pretrain.engine.distributed import World
 from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
-from pretrain.engine.output import claimed
+from pretrain.engine.folder import claimed
 from pretrain.engine.stage import stage
 
 from .dataset import Dataset, read_dataset

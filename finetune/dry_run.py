@@ -3,23 +3,21 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from data_prep.console.screen import say
+from data_prep.console.screen import say, say_example, say_plan
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import parameter_count
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
-from pretrain.engine.checkpoint import num_bytes
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.learner import Learner
-from pretrain.engine.memory import free_memory, memory_warning, needed_memory
+from pretrain.engine.plan import Needs, nearest, seconds_a_step
 from pretrain.engine.progress import clock
-from pretrain.engine.step import step
 
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled
@@ -32,40 +30,7 @@ from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
 
 _EXAMPLES_SHOWN = 3
-# The first step warms up.
 _STEPS = 9
-_LONGEST_EXAMPLE = 400
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A fine-tuning that was run, 3 seeds: see README.md."""
-
-    texts: str
-    rows: int
-    accuracy: float
-    macro_f1: float
-    from_scratch: float
-    """Accuracy of the same model with nothing pretrained."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.texts}, {self.rows:,} rows: accuracy {self.accuracy:.3f}, macro-F1 {self.macro_f1:.3f} (accuracy "
-            f"with nothing pretrained {self.from_scratch:.3f})"
-        )
-
-
-MEASURED = (
-    Measured("sentences of clinical abstracts in 5 sections, an hour of pretraining", 14_778, 0.812, 0.673, 0.765),
-    Measured("Korean film reviews in 2 classes", 20_000, 0.786, 0.782, 0.780),
-    Measured("TREC questions in 6 classes", 4_910, 0.866, 0.802, 0.833),
-    Measured("PubMedQA, pairs in 3 classes (majority 0.552)", 450, 0.507, 0.319, 0.552),
-)
-
-
-def nearest(rows: int) -> Measured:
-    """The fine-tuning whose number of rows is nearest, by its logarithm."""
-    return min(MEASURED, key=lambda measured: abs(math.log(measured.rows / max(1, rows))))
 
 
 def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
@@ -90,20 +55,14 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     if settings.freeze_encoder:
         model.freeze_encoder()
     learner = Learner(settings, model, task.objective(train, settings), settings.seed)
-    learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
     maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens)
     batches = Batches(TextStream(train, settings.seed), maker, settings.batch_size, Position(), World())
-    for number in range(_STEPS):
-        if number == 1:
-            began = time.monotonic()
-        batches.draw()
-        step(learner, batches)
-    seconds_a_step = (time.monotonic() - began) / (_STEPS - 1)
+    seconds = seconds_a_step(learner, batches, _STEPS)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
     outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
-    _print_plan(settings, rates, learner, dataset, seconds_a_step, seconds_a_text)
+    _print_plan(settings, rates, learner, dataset, seconds, seconds_a_text)
 
 
 def _encoded(
@@ -119,9 +78,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
         batch = next(maker.micro_batches(np.array([text])))
         shown = tokenizer.decode(batch.input_ids[: int(batch.sequence_starts[1])].tolist())
-        label = dataset.task.shown_target(batch.labels[0].item())
-        shown = shown if len(shown) <= _LONGEST_EXAMPLE else f"{shown[:_LONGEST_EXAMPLE]} ..."
-        say(f"\nExample {number} ({label}): {shown}")
+        say_example(number, dataset.task.shown_target(batch.labels[0].item()), shown)
 
 
 def _print_plan(
@@ -129,7 +86,7 @@ def _print_plan(
     rates: Sequence[float],
     learner: Learner,
     dataset: Dataset,
-    seconds_a_step: float,
+    step_seconds: float,
     seconds_a_text: float,
 ) -> None:
     budget, num_texts = Budget.parse(settings.budget), len(dataset.train)
@@ -137,30 +94,36 @@ def _print_plan(
     evaluating = (settings.evaluations + 1) * len(dataset.validation) * seconds_a_text
     evaluating += len(dataset.test) * seconds_a_text
     if budget.unit == "seconds":
-        seconds, steps = budget.amount, max(0.0, budget.amount - evaluating) / seconds_a_step
+        seconds, steps = budget.amount, max(0.0, budget.amount - evaluating) / step_seconds
     else:
         steps = budget.amount * (steps_an_epoch if budget.unit == "epochs" else 1)
-        seconds = steps * seconds_a_step + evaluating
+        seconds = steps * step_seconds + evaluating
     models = 1 + len(settings.compare)
     # The first seed is trained at each rate, the others at the best.
     runs = (settings.seeds + len(rates) - 1) * models
-    needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
-    weights, state = num_bytes(learner.model.parameters()), num_bytes(learner.optimizer.state_tensors().values())
-    disk = (settings.keep_checkpoints + 2) * (weights + state) + (settings.seeds + len(rates)) * models * weights
-    rows = [
-        ("model", f"{parameter_count(learner.model.config):,} parameters"),
-        ("budget", f"{settings.budget} for each of {runs} runs" if runs > 1 else settings.budget),
-        ("steps", f"about {steps:,.0f} of {settings.batch_size} texts ({steps / steps_an_epoch:.1f} epochs)"),
-        ("speed", f"{settings.batch_size / seconds_a_step:,.0f} texts/s, {seconds_a_step:.2f} s a step"),
-        ("learning rate", " or ".join(f"{rate:g}" for rate in rates)),
-        ("arithmetic", f"{settings.precision} on {settings.device}"),
-        ("time", clock(seconds * runs)),
-        ("memory", f"about {needed / 1e9:.1f} GB"),
-        ("disk", f"about {disk / 1e9:.2f} GB"),
-        ("nearest run measured", str(nearest(num_texts))),
-    ]
-    say("\nThe plan (nothing was kept):")
-    for name, value in rows:
-        say(f"  {name:<24}{value}")
-    if warning := memory_warning(needed, free, settings.micro_batch_tokens):
-        say(warning)
+    needs = Needs(settings, learner, steps)
+    disk = needs.checkpoints + (settings.seeds + len(rates)) * models * needs.weights
+    say_plan(
+        {
+            "model": f"{parameter_count(learner.model.config):,} parameters",
+            "budget": f"{settings.budget} for each of {runs} runs" if runs > 1 else settings.budget,
+            "steps": f"about {steps:,.0f} of {settings.batch_size} texts ({steps / steps_an_epoch:.1f} epochs)",
+            "speed": f"{settings.batch_size / step_seconds:,.0f} texts/s, {step_seconds:.2f} s a step",
+            "learning rate": " or ".join(f"{rate:g}" for rate in rates),
+            "arithmetic": f"{settings.precision} on {settings.device}",
+            "time": clock(seconds * runs),
+            "memory": f"about {needs.memory / 1e9:.1f} GB",
+            "disk": f"about {disk / 1e9:.2f} GB",
+            "nearest run measured": _nearest(num_texts),
+        }
+    )
+    if needs.warning:
+        say(needs.warning)
+
+
+def _nearest(rows: int) -> str:
+    row = nearest("fine-tuning", rows=rows)
+    return (
+        f"{row['texts']}, {row['rows']:,} rows: accuracy {row['accuracy']:.3f}, macro-F1 {row['macro_f1']:.3f} "
+        f"(accuracy with nothing pretrained {row['from_scratch']:.3f})"
+    )

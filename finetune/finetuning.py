@@ -1,7 +1,6 @@
 """A fine-tuning from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
 import hashlib
-import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ import torch
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.files import file_digest, write_json, write_text
+from data_prep.durable import file_digest, read_object, write_json, write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.distributed import World
 from pretrain.engine.earlier_run import SETTINGS_FILE, as_before
@@ -91,11 +90,8 @@ def run_seeds(
 
 def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
     """The content of results.json, if it is that of these seeds on these texts; else None."""
-    try:
-        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        is_this = results["data"] == digest and len(results["validation"]["loss"]["seeds"]) == len(seeds)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    results = read_object(out / "results.json", data=str, validation=dict)
+    is_this = results and results["data"] == digest and len(results["validation"]["loss"]["seeds"]) == len(seeds)
     return results if is_this else None
 
 

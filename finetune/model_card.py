@@ -1,14 +1,18 @@
 """README.md of a fine-tuned model folder: what it learned, how well, how to use it."""
 
 from model import BertConfig
+from pretrain.engine.model_card import metadata, page, table
 
 from .report import score
 from .settings import FinetuneSettings
-from .tasks import Task
+from .tasks import Card, Task
 
 _MOST_ROWS = 4
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "dropout", "metric", "class_weights", "long_text",
              "from_scratch", "precision", "seed")  # fmt: skip
+_LIMITS = """\
+It judges texts like those it was trained on; on others its probabilities mean little. It repeats whatever bias its
+labels have. Its probabilities can betray whether a text was among those it learned from."""
 
 
 def model_card(
@@ -19,64 +23,45 @@ def model_card(
     Args:
         results: content of results.json.
     """
-    held_out = "test" if results["test"] else "validation"
-    what = "pairs of texts" if len(text_columns) > 1 else "texts"
-    card = task.card(config, results, held_out, is_pair=len(text_columns) > 1)
-    num_seeds = len(results["validation"]["loss"]["seeds"])
-    best = results["best_seed"] - settings.seed
-    rows = "\n".join(
-        f"| {name} | {results[held_out][key]['seeds'][best]:.3f} | {score(results[held_out][key])} |"
-        for name, key in list(task.shown.items())[:_MOST_ROWS]
-    )
-    use = f"```python\n{card.example}\n```"
-    if not card.example:
-        use = card.instead
-    elif settings.long_text != "head":
-        use += "\n\nOf long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of\n"
-        use += f"training ({settings.long_text})."
-    metrics = "\n".join(
-        f"    - {{type: {kind}, value: {results[held_out][kind]['seeds'][best]:.4f}}}" for kind in card.metrics
-    )
-    chosen_settings = "\n".join(f"| {name} | {getattr(settings, name)} |" for name in _SETTINGS)
-    library = "library_name: transformers\n" if card.example else ""
-    chosen = "best epoch and seed chosen on them" if held_out == "validation" else "they chose nothing"
-    return f"""---
-{library}pipeline_tag: {card.kind}
-tags: [bert, {card.kind}, domain-bert]
-model-index:
-- name: {card.name}
-  results:
-  - task: {{type: {card.kind}}}
-    dataset: {{type: private, name: {held_out} texts}}
-    metrics:
-{metrics}
----
+    part, is_pair = "test" if results["test"] else "validation", len(text_columns) > 1
+    card = task.card(config, results, part, is_pair)
+    scores, best = results[part], results["best_seed"] - settings.seed
+    metrics = [(name, scores[name]["seeds"][best]) for name in card.metrics]
+    sections = {
+        "Results": f"{_scores(task, scores, part, best)}\n\n{card.findings}",
+        "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
+        "Use": _use(card, settings),
+        "Limits": _LIMITS,
+    }
+    block = metadata(card.kind, card.name, f"{part} texts", metrics, library=bool(card.example))
+    return page(block, card.title, _introduction(config, results, part, is_pair, settings), sections)
 
-# {card.title}
 
+def _introduction(config: BertConfig, results: dict, part: str, is_pair: bool, settings: FinetuneSettings) -> str:
+    rows, what = results["rows"], "pairs of texts" if is_pair else "texts"
+    chosen = "best epoch and seed chosen on them" if part == "validation" else "they chose nothing"
+    return f"""\
 {config.num_hidden_layers} layers x {config.hidden_size}, up to {settings.sequence_length} tokens. Fine-tuned on
-{results["rows"]["train"]:,} {what}; measured on {results["rows"][held_out]:,} {held_out} texts ({chosen}).
+{rows["train"]:,} {what}; measured on {rows[part]:,} {part} texts ({chosen})."""
 
-## Results
 
-| {held_out} | this model | {num_seeds} seed{"s" if num_seeds > 1 else ""} |
-|---|---|---|
-{rows}
+def _scores(task: Task, scores: dict, part: str, best: int) -> str:
+    """The scores of the best seed and of all."""
+    seeds = len(scores["loss"]["seeds"])
+    rows = [
+        (name, f"{scores[key]['seeds'][best]:.3f}", score(scores[key]))
+        for name, key in list(task.shown.items())[:_MOST_ROWS]
+    ]
+    return table((part, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)
 
-{card.findings}
 
-## Settings
+def _use(card: Card, settings: FinetuneSettings) -> str:
+    if not card.example:
+        return card.instead
+    use = f"```python\n{card.example}\n```"
+    if settings.long_text == "head":
+        return use
+    return f"""{use}
 
-| setting | value |
-|---|---|
-{chosen_settings}
-
-## Use
-
-{use}
-
-## Limits
-
-It judges texts like those it was trained on; on others its probabilities mean little. It repeats whatever bias its
-labels have. Its probabilities can betray whether a text was among those it learned from.
-"""
+Of long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of
+training ({settings.long_text})."""

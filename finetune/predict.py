@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TextIO
 import numpy as np
 
 from data_prep.console import command_line
+from data_prep.durable import replaced
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
@@ -239,14 +240,9 @@ def output(path: str | None) -> Iterator[TextIO]:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         yield sys.stdout
         return
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    try:
+    with replaced(Path(path)) as temporary:
         with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 _EXAMPLES = """\

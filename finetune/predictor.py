@@ -1,14 +1,13 @@
 """A fine-tuned model folder, ready to be asked."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
-from data_prep.files import write_json
+from data_prep.durable import read_object, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
@@ -49,14 +48,16 @@ class Facts:
         path = folder / FACTS_FILE
         if not path.exists():
             return cls((), longest, "head", task.name)
-        try:
-            facts = cls(**json.loads(path.read_text(encoding="utf-8")))
-            facts = cls(tuple(facts.text_columns), int(facts.sequence_length), facts.long_text, facts.task)
-            # [CLS], two [SEP] and one token of text are the least.
-            if facts.long_text not in get_args(LongText) or not 4 <= facts.sequence_length <= longest:
-                raise ValueError("a value that training does not write")
-        except (OSError, ValueError, TypeError) as error:
-            raise FinetuneError(f"{path} is damaged: copy the folder again, or fine-tune again") from error
+        found = read_object(path, text_columns=list, sequence_length=int, long_text=str)
+        # [CLS], two [SEP] and one token of text are the least.
+        if (
+            found is None
+            or not found.keys() <= {field.name for field in fields(cls)}
+            or found["long_text"] not in get_args(LongText)
+            or not 4 <= found["sequence_length"] <= longest
+        ):
+            raise FinetuneError(f"{path} is damaged: copy the folder again, or fine-tune again")
+        facts = cls(**found | {"text_columns": tuple(found["text_columns"])})
         if facts.task != task.name:
             raise FinetuneError(f"{folder} is a model for {facts.task}, not for {task.name}: give another --model")
         return facts

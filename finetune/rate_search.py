@@ -1,13 +1,12 @@
 """The learning rate of a model, chosen among a few on the validation texts."""
 
-import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep.console.screen import say
-from data_prep.files import write_json
+from data_prep.durable import read_object, write_json
 from pretrain.engine.distributed import World
 from pretrain.engine.interruption import Interruption
 
@@ -51,12 +50,9 @@ class RateSearch:
         path = self.out / "rates.json"
         if not path.exists():
             return None
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["data"] == self.material.digest and f"{found['learning_rate']:g}" in found["tried"]:
-                return found
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        found = read_object(path, data=str, learning_rate=float, tried=dict)
+        if found and found["data"] == self.material.digest and f"{found['learning_rate']:g}" in found["tried"]:
+            return found
         raise FinetuneError(f"{path} is damaged, or of other texts: give another --out")
 
     def _tried(self, rate: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.files import write_text
+from data_prep.durable import replaced, write_text
 
 # A wider table does not fit a terminal.
 _MOST_COLUMNS = 12
@@ -99,7 +99,6 @@ def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title:
     longest = 0.6 * size * max(map(_columns, names))
     figure = Figure(figsize=(side + longest / 72 + 1.6, side + longest / 72 + 1), layout="compressed")
     FigureCanvasAgg(figure)
-    temporary = path.with_name(f".{path.name}.tmp")
     with matplotlib.rc_context({"font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from|Matplotlib currently does not support")
         axes = figure.subplots()
@@ -110,8 +109,8 @@ def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title:
         axes.set_yticks(range(len(names)), names, **plain)
         axes.set_title(_one_line(title), parse_math=False, fontsize=11)
         axes.set(xlabel="predicted", ylabel="gold")
-        figure.savefig(temporary, format="png", dpi=110)
-    temporary.replace(path)
+        with replaced(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=110)
 
 
 def _draw_cells(figure, axes, matrix: np.ndarray, cell: float, size: float) -> None:

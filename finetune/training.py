@@ -1,7 +1,5 @@
 """One seed: from the pretrained model to its results on the validation and the test texts."""
 
-import json
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.console.screen import say
-from data_prep.files import flush_to_disk, write_json
+from data_prep.durable import read_object, remove_folder, replaced, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.bert import BertWithHead
 from pretrain.engine.batches import Batches, Position
@@ -21,7 +19,7 @@ from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, n
 from pretrain.engine.counters import Counters
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
-from pretrain.engine.folder import remove_folder, whole_folder
+from pretrain.engine.folder import whole_folder
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.learner import Learner
 from pretrain.engine.loop import record_evaluation, train
@@ -118,12 +116,10 @@ class SeedTraining:
         if not path.exists():
             self.out.mkdir(parents=True, exist_ok=True)
             return None
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            digest = found["data"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FinetuneError(f"{path} is damaged: remove {self.out} to train this seed again") from error
-        if digest != self.material.digest:
+        found = read_object(path, data=str)
+        if found is None:
+            raise FinetuneError(f"{path} is damaged: remove {self.out} to train this seed again")
+        if found["data"] != self.material.digest:
             raise FinetuneError(f"{self.out} {_ANOTHER_RUN}")
         # A run that ended right after its results were written has left them.
         self._clear_away()
@@ -240,9 +236,8 @@ class SeedTraining:
         predictor = Predictor(self.out / "model", settings.device, task=self.task)
         held_out = dataset.held_out()
         found = {name: predictor.outputs(examples) for name, examples in held_out.items()}
-        np.savez(self.out / ".probabilities.npz", **found)
-        flush_to_disk(self.out / ".probabilities.npz")
-        os.replace(self.out / ".probabilities.npz", self.out / "probabilities.npz")
+        with replaced(self.out / "probabilities.npz") as temporary, open(temporary, "wb") as file:
+            np.savez(file, **found)
         scores = {name: self.task.scores(self.task.targets(held_out[name]), p) for name, p in found.items()}
         results = {
             "validation": scores["validation"],

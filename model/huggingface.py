@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .config import BertConfig, ModelError
 from .encoder import initialise_parameter
-from .weights import StoredWeights, check_place, open_weights
+from .weights import StoredWeights, check_place, open_weights, read_json
 
 _MODULES = {
     "bert.embeddings.word": "bert.embeddings.word_embeddings",
@@ -141,14 +141,7 @@ def read_config(folder: Path) -> BertConfig:
         final = folder / "final"
         meant = f"Did you mean {final}?" if (final / path.name).is_file() else "Give the folder that holds config.json."
         raise ModelError(f"{path} is missing, so {folder} is not a model folder. {meant}")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise ModelError(
-            f"{path} cannot be read as JSON ({error}). Copy it again from where the model came from."
-        ) from None
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no settings. Copy it again from where the model came from.")
+    values = read_json(path)
     try:
         return BertConfig.from_dict(values)
     except ModelError as error:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from .config import ModelError
 
-_REMEDY = "it is damaged, cut short, or of another kind. Copy it again from where the model came from."
+_AGAIN = "Copy it again from where the model came from."
+_REMEDY = f"it is damaged, cut short, or of another kind. {_AGAIN}"
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
@@ -58,6 +60,17 @@ def check_place(path: Path) -> None:
         raise ModelError(f"{path} is a link out of its folder, to {place}. Copy the file itself into the folder.")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a model folder; raises ModelError where there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}). {_AGAIN}") from None
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds no settings. {_AGAIN}")
+    return content
+
+
 def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
     shapes, places = {}, {}
     for file in files:
@@ -81,11 +94,10 @@ def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
 
 def _shards(index: Path) -> list[Path]:
     """The files that an index names, all present."""
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [index.parent / Path(name).name for name in names]
-    except (ValueError, OSError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}") from None
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}")
+    files = [index.parent / Path(name).name for name in sorted(set(places.values()))]
     for file in files:
         check_place(file)
         if not file.is_file():

@@ -1,6 +1,5 @@
 """The plan before hours are spent: a sample of the corpus, a few steps, one evaluation, and what the run will take."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -9,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.console.screen import say
-from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk
+from data_prep.console.screen import say, say_plan
+from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk, temporary_folder
 from data_prep.examples.packing import Examples
-from data_prep.files import temporary_folder
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, parameter_count
@@ -21,14 +19,12 @@ from .batches import ExampleStream
 from .build import make_data, make_model, make_objective
 from .engine.batches import Batches, Position
 from .engine.budget import Budget
-from .engine.checkpoint import num_bytes
 from .engine.distributed import World
 from .engine.learner import Learner
-from .engine.memory import free_memory, memory_warning, needed_memory
+from .engine.plan import Needs, nearest, seconds_a_step
 from .engine.progress import clock
 from .engine.step import step
 from .gpu_memory import GpuMemory
-from .measured import nearest
 from .pretraining import base_config, with_batch_size
 from .resolve import resolve
 from .settings import PretrainSettings
@@ -51,13 +47,8 @@ def dry_run(settings: PretrainSettings) -> None:
         model = make_model(settings, prepared, objective).to(settings.device)
         settings = with_batch_size(settings, evaluation, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
-        learner.optimizer.set_learning_rate(settings.learning_rate * 0.01)
         batches = Batches(Rehearsal(stream), maker, settings.batch_size, Position(), World())
-        for _ in range(STEPS):
-            start = time.monotonic()
-            batches.draw()
-            step(learner, batches)
-            seconds = time.monotonic() - start
+        seconds = seconds_a_step(learner, batches, STEPS)
         corpus_tokens = round(stream.num_tokens / (share or 1.0))
         tokens_a_step = learner.counters.tokens / STEPS
         content_a_step = batches.position.content_tokens / STEPS
@@ -139,36 +130,43 @@ def _print_plan(settings: PretrainSettings, learner: Learner, described: str, sp
         "tokens": budget.amount / speed.tokens,
     }[budget.unit]
     seconds = budget.amount if budget.unit == "seconds" else steps * speed.seconds
-    needed, free = needed_memory(settings.device, steps), free_memory(settings.device)
-    weights, state = num_bytes(learner.model.parameters()), num_bytes(learner.optimizer.state_tensors().values())
-    # The latest ones, the best, and the one that is being written; then the model alone.
-    checkpoints = (settings.keep_checkpoints + 2) * (weights + state) + weights
-    rows = [
-        ("model", f"{parameters:,} parameters"),
-        ("corpus", f"{corpus}, {speed.steps_an_epoch:,.0f} steps an epoch"),
-        ("budget", settings.budget),
-        ("steps", f"about {steps:,.0f} of {settings.batch_size} examples ({steps / speed.steps_an_epoch:.1f} epochs)"),
-        ("tokens", f"about {steps * speed.tokens:,.0f}"),
-        ("speed", f"{speed.tokens / speed.seconds:,.0f} tokens/s, {speed.seconds:.2f} s a step"),
-        ("arithmetic", f"{settings.precision} on {settings.device}"),
-        ("time", clock(seconds)),
-        ("memory", f"about {needed / 1e9:.1f} GB"),
-        ("tokens at once on a GPU", of_gpus(settings, learner.model.config)),
-        ("disk", f"about {(corpus.bytes + checkpoints) / 1e9:.2f} GB"),
-        ("before training", described),
-        ("nearest run measured", str(nearest(corpus.tokens, seconds)) if settings.device == "cpu" else "none on a GPU"),
-    ]
-    say("\nThe plan (nothing was kept):")
-    for name, value in rows:
-        say(f"  {name:<24}{value}")
+    needs, epochs = Needs(settings, learner, steps), steps / speed.steps_an_epoch
+    # And the model alone.
+    disk = corpus.bytes + needs.checkpoints + needs.weights
+    say_plan(
+        {
+            "model": f"{parameters:,} parameters",
+            "corpus": f"{corpus}, {speed.steps_an_epoch:,.0f} steps an epoch",
+            "budget": settings.budget,
+            "steps": f"about {steps:,.0f} of {settings.batch_size} examples ({epochs:.1f} epochs)",
+            "tokens": f"about {steps * speed.tokens:,.0f}",
+            "speed": f"{speed.tokens / speed.seconds:,.0f} tokens/s, {speed.seconds:.2f} s a step",
+            "arithmetic": f"{settings.precision} on {settings.device}",
+            "time": clock(seconds),
+            "memory": f"about {needs.memory / 1e9:.1f} GB",
+            "tokens at once on a GPU": of_gpus(settings, learner.model.config),
+            "disk": f"about {disk / 1e9:.2f} GB",
+            "before training": described,
+            "nearest run measured": _nearest(corpus.tokens, seconds) if settings.device == "cpu" else "none on a GPU",
+        }
+    )
     for warning in (
-        memory_warning(needed, free, settings.micro_batch_tokens),
+        needs.warning,
         too_large(parameters, corpus.tokens),
         None if settings.init_from else too_short(steps, budget.unit == "seconds"),
         busy(settings.device),
     ):
         if warning:
             say(warning)
+
+
+def _nearest(tokens: float, seconds: float) -> str:
+    row = nearest("pretraining", tokens=tokens, seconds=seconds)
+    return (
+        f"{row['text']} ({row['tokens'] / 1e6:.1f} M tokens), {row['seconds'] / 60:.0f} minutes on 2 CPU cores, "
+        f"{row['model']}: MLM loss {row['loss']:.2f} (word frequencies {row['unigram_entropy']:.2f}), accuracy "
+        f"{row['accuracy']:.1%}"
+    )
 
 
 def of_gpus(settings: PretrainSettings, config: BertConfig) -> str:

@@ -3,6 +3,8 @@
 from itertools import cycle
 from pathlib import Path
 
+from data_prep.durable import replaced
+
 from .objective import PretrainingObjective
 
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
@@ -46,6 +48,5 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    temporary.replace(path)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

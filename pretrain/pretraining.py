@@ -1,6 +1,5 @@
 """One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
-import json
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
@@ -11,8 +10,8 @@ import torch
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
+from data_prep.durable import read_object, write_json, write_text
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
-from data_prep.files import write_json, write_text
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, parameter_count
@@ -85,12 +84,10 @@ def base_config(settings: PretrainSettings):
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, metrics: Collection[str]) -> bool:
     """Whether `out` holds these results of this budget on the corpus of this digest."""
-    try:
-        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-        is_same = Budget.parse(results["budget"]) == Budget.parse(settings.budget) and results["prepared"] == corpus
-        return is_same and set(metrics) >= results["validation"].keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    results = read_object(out / "results.json", budget=str, prepared=str, validation=dict)
+    if results is None or results["prepared"] != corpus or not set(metrics) >= results["validation"].keys():
         return False
+    return Budget.parse(results["budget"]) == Budget.parse(settings.budget)
 
 
 def open_corpus(settings: PretrainSettings, out: Path, world: World) -> PreparedCorpus:

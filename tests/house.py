@@ -16,8 +16,8 @@ PACKAGES = ("data_prep", "finetune", "model", "pretrain")
 # What each part may import of this project besides itself; a longer name goes before a shorter one.
 ALLOWED = {
     "model": (),
-    "data_prep.text": ("data_prep.errors", "data_prep.files"),
-    "data_prep.vocabulary": ("data_prep.errors", "data_prep.files", "data_prep.settings", "data_prep.text"),
+    "data_prep.text": ("data_prep.errors", "data_prep.durable"),
+    "data_prep.vocabulary": ("data_prep.errors", "data_prep.durable", "data_prep.settings", "data_prep.text"),
     "data_prep.examples": ("data_prep.errors", "data_prep.prepared", "data_prep.settings", "data_prep.vocabulary"),
     "data_prep.console": ("data_prep.errors",),
     "data_prep": (),

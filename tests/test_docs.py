@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from data_prep.console import command_line
-from finetune.dry_run import MEASURED as FINE_TUNED
-from pretrain.measured import MEASURED as PRETRAINED
+from pretrain.engine.plan import MEASURED
 from pretrain.run import main as pretrain
 from pretrain.settings import PretrainSettings
 
@@ -36,12 +35,26 @@ def test_printed_settings_are_all_settings():
 
 def test_runs_that_plans_stand_beside_are_those_of_the_readme():
     page = (ROOT / "README.md").read_text()
-    for row in PRETRAINED:
-        assert f"{row.loss:.2f}" in page and f"{row.accuracy:.1%}".replace("%", " %") in page
-    for row in FINE_TUNED:
-        line = next(line for line in page.splitlines() if f"| {row.rows:,} |" in line)
-        for number in (row.accuracy, row.macro_f1, row.from_scratch):
-            assert f"{number:.3f}" in line
+    lines = page.splitlines()
+    for row in MEASURED["pretraining"]:
+        loss, accuracy = f"{row['loss']:.2f}", f"{row['accuracy']:.1%}".replace("%", " %")
+        assert any(loss in line and accuracy in line for line in lines)
+        assert f"({row['unigram_entropy']:.2f})" in page and f"{row['tokens'] / 1e6:.1f} M tokens" in page
+    for row in MEASURED["fine-tuning"]:
+        line = next(line for line in lines if f"| {row['rows']:,} |" in line)
+        _, _, pretrained, scratch, _ = line.strip("| ").split(" | ")
+        scores = re.findall(r"0\.\d{3}(?= ±)", pretrained)
+        assert scores == [f"{row[name]:.3f}" for name in ("accuracy", "macro_f1")]
+        assert scratch.startswith(f"{row['from_scratch']:.3f} ±")
+
+
+def test_every_file_of_the_packages_that_is_no_python_is_installed():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    data = setuptools["package-data"].items()
+    listed = {ROOT.joinpath(*package.split("."), name) for package, names in data for name in names}
+    packages = [name.rstrip("*") for name in setuptools["packages"]["find"]["include"]]
+    files = {path for name in packages for path in (ROOT / name).rglob("*") if path.is_file()}
+    assert listed == {path for path in files if path.suffix not in (".py", ".pyc")}
 
 
 def test_the_first_commands_of_the_readme_are_run_as_printed():

@@ -3,13 +3,12 @@
 import gzip
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..files import flush_to_disk
+from ..durable import replaced
 from .readers import Meter, rows
 from .sources import Source, split_name
 
@@ -40,20 +39,11 @@ def _state(folder: Path) -> list:
 
 
 def _fetch(source: Source, columns: Sequence[str], path: Path) -> None:
-    unfinished = path.with_suffix(".tmp")
-    try:
-        with open(unfinished, "wb") as raw:
-            with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
-                for _, row in rows(source, "utf-8", Meter()):
-                    values = {name: _plain(row[name], name == columns[0]) for name in columns if name in row}
-                    file.write(json.dumps(values, default=str).encode() + b"\n")
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    flush_to_disk(path.parent)
+    with replaced(path) as unfinished, open(unfinished, "wb") as raw:
+        with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
+            for _, row in rows(source, "utf-8", Meter()):
+                values = {name: _plain(row[name], name == columns[0]) for name in columns if name in row}
+                file.write(json.dumps(values, default=str).encode() + b"\n")
 
 
 def _plain(value: Any, is_text: bool) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 from tokenizers import AddedToken
 
 from ..errors import PrepError
-from ..files import leads_out
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
@@ -61,7 +60,7 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
     """What the files of a folder say, and the file that the vocabulary is from."""
     names = ("tokenizer_config.json", "tokenizer.json", "vocab.txt", "added_tokens.json", "special_tokens_map.json")
     for path in (folder / name for name in names):
-        if leads_out(path):
+        if _leads_out(path):
             raise PrepError(f"{path} is a link out of its folder: copy the file itself into the folder")
     config_file, full, plain = (folder / name for name in names[:3])
     config = _read_json(config_file) if config_file.exists() else {}
@@ -87,17 +86,17 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
     return found, full if full.exists() else plain
 
 
+def _leads_out(path: Path) -> bool:
+    """Whether a file is a link out of its folder. The cache of the Hub keeps its files in "blobs" two folders above."""
+    place, folder = path.resolve(), path.parent.resolve()
+    return not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs"
+
+
 def _interpreted(path: Path, content: dict[str, Any]) -> TokenizerFiles:
     """What a tokenizer.json says, its added tokens left out."""
-    try:
-        return _parts(path, content)
-    except (KeyError, IndexError, TypeError, AttributeError):
-        raise _in_no_form(path) from None
-
-
-def _parts(path: Path, content: dict[str, Any]) -> TokenizerFiles:
-    """`_interpreted`, which raises what Python raises where the form is another."""
     parts = {name: content.get(name) or {} for name in ("model", "normalizer", "pre_tokenizer")}
+    if not all(isinstance(part, dict) for part in parts.values()):
+        raise _in_no_form(path)
     # Files written before 2021 leave the model's type out; only WordPiece has this field.
     untyped = "WordPiece" if "max_input_chars_per_word" in parts["model"] else None
     found = {name: part.get("type", untyped if name == "model" else None) for name, part in parts.items()}
@@ -109,7 +108,9 @@ def _parts(path: Path, content: dict[str, Any]) -> TokenizerFiles:
                 f"{path} is not a BERT WordPiece tokenizer, its {name} is {found.get(name, prefix)}, "
                 f"not {kind}: give the tokenizer of a BERT, or train a vocabulary"
             )
-    ids: dict[str, int] = parts["model"]["vocab"]
+    ids, said = parts["model"].get("vocab"), parts["normalizer"]
+    if not _is_vocabulary(ids) or not {"lowercase", "handle_chinese_chars"} <= said.keys():
+        raise _in_no_form(path)
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(ids))):
         raise PrepError(f"{path}: the ids of its vocabulary do not run from 0 to {len(ids) - 1}: save it again")
@@ -118,11 +119,14 @@ def _parts(path: Path, content: dict[str, Any]) -> TokenizerFiles:
         raise PrepError(
             f"{path}: max_input_chars_per_word is {longest!r:.40}, not a count of characters: save it again"
         )
-    said = parts["normalizer"]
     options = {"do_lower_case": said["lowercase"], "strip_accents": said.get("strip_accents")}
     return TokenizerFiles(
         pieces, {**options, "tokenize_chinese_chars": said["handle_chinese_chars"]}, longest_word=longest
     )
+
+
+def _is_vocabulary(ids: Any) -> bool:
+    return isinstance(ids, dict) and all(type(number) is int for number in ids.values())
 
 
 def _old_files(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -132,7 +136,7 @@ def _old_files(folder: Path) -> tuple[Path, dict[str, Any]]:
     special = _further_tokens(folder, {})
     return path, {
         "added_tokens_decoder": {
-            number: {"content": name, "normalized": name not in special, "special": name in special}
+            str(number): {"content": name, "normalized": name not in special, "special": name in special}
             for name, number in ids.items()
         }
     }
@@ -156,14 +160,10 @@ def _further_tokens(folder: Path, config: Mapping[str, Any]) -> list[str]:
 
 def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], further: list[str]) -> list[AddedToken]:
     """The added tokens besides the five, by id; those of tokenizer.json or of tokenizer_config.json."""
-    try:
-        if "added_tokens_decoder" in content:
-            listed = [(int(number), token) for number, token in content["added_tokens_decoder"].items()]
-        else:
-            listed = [(token["id"], token) for token in content.get("added_tokens") or ()]
-        tokens = sorted(((number, _added_token(token)) for number, token in listed), key=lambda each: each[0])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _in_no_form(path) from None
+    listed = [(number, _added_token(token)) for number, token in _listed(content)]
+    if not all(token and str(number).isdecimal() for number, token in listed):
+        raise _in_no_form(path)
+    tokens = sorted(((int(number), token) for number, token in listed), key=lambda each: each[0])
     tokens = [(number, token) for number, token in tokens if token.content not in SPECIAL_TOKENS]
     ids = {piece: number for number, piece in enumerate(pieces)}
     for number, token in tokens:
@@ -177,11 +177,20 @@ def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], fu
     return [token for _, token in tokens] + [_special(name) for name in further if name not in known]
 
 
-def _added_token(stated: dict[str, Any]) -> AddedToken:
-    flags = {name: stated[name] for name in _FLAGS if name in stated}
-    if not stated["content"] or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise ValueError
-    return AddedToken(stated["content"], **flags)
+def _listed(content: dict[str, Any]) -> Iterable[tuple[Any, Any]]:
+    """(id, token) of the added tokens as they stand there; one of None where they are in another form."""
+    listed = content.get("added_tokens_decoder", content.get("added_tokens") or [])
+    if isinstance(listed, list) and all(isinstance(token, dict) for token in listed):
+        return [(token.get("id"), token) for token in listed]
+    return listed.items() if isinstance(listed, dict) else [(None, None)]
+
+
+def _added_token(stated: Any) -> AddedToken | None:
+    """None where it is in another form."""
+    content = stated.get("content") if isinstance(stated, dict) else None
+    flags = {name: stated[name] for name in _FLAGS if content and name in stated}
+    is_whole = content and isinstance(content, str) and all(isinstance(flag, bool) for flag in flags.values())
+    return AddedToken(content, **flags) if is_whole else None
 
 
 def _special(name: str) -> AddedToken:

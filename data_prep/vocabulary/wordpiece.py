@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ..files import write_text
+from ..durable import write_text
 from .tokenizer_folder import LONGEST_WORD, SPECIAL_TOKENS, read_tokenizer
 
 _UNUSED = re.compile(r"\[unused_?\d+\]")

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.console.screen import say
-from data_prep.files import write_text
+from data_prep.durable import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
 from model.initialisation import start_positions
+from pretrain.engine.model_card import table
 from pretrain.engine.opening import open_model
 
 from .. import baselines, report
@@ -253,16 +254,12 @@ class Classification(Task):
 
     def card(self, config: BertConfig, results: Mapping[str, Any], part: str, is_pair: bool) -> Card:
         """The scores of each class stand below those of all."""
-        classes = "\n".join(
-            f"| {row['label'].replace('|', ' ')} | {row['precision']:.3f} | {row['recall']:.3f} | {row['f1']:.3f} | "
-            f"{row['support']:,} |"
+        rows = [
+            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+             f"{row['support']:,}")
             for row in results["per_class"][part]
-        )
-        findings = f"""Always the most frequent class: accuracy {results["majority"][part]:.3f}.
-
-| class | precision | recall | F1 | texts |
-|---|---|---|---|---|
-{classes}"""
+        ]  # fmt: skip
+        majority = f"Always the most frequent class: accuracy {results['majority'][part]:.3f}."
         arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
         example = f"""from transformers import pipeline
 
@@ -272,7 +269,7 @@ print(classify({arguments}, truncation=True))"""
             kind="text-classification",
             name="a classifier of a domain",
             title=f"A classifier of {'pairs of texts' if is_pair else 'texts'} in {config.num_labels} classes",
-            findings=findings,
+            findings=f"{majority}\n\n{table(('class', 'precision', 'recall', 'F1', 'texts'), rows)}",
             metrics=("accuracy", "macro_f1"),
             example="" if config.classifier_hidden_layers else example,
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",

@@ -5,7 +5,6 @@ checkpoints/step-00001000/training_state/state.json, optimizer.safetensors
 checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,12 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data_prep.console.screen import say
+from data_prep.durable import read_object, remove_folder
 from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.huggingface import PretrainedModel
 
 from .errors import PretrainError
-from .folder import remove_folder, whole_folder
+from .folder import whole_folder
 from .optimizer import Optimizer
 
 FORMAT = 2
@@ -118,22 +118,19 @@ def damage_of(checkpoint: Path) -> str | None:
 def _refuse_without_manifest(checkpoint: Path) -> None:
     """Checkpoints of the first format are whole, and not this version's."""
     if not (checkpoint / _STATE / _MANIFEST).exists():
-        with contextlib.suppress(OSError, ValueError):
-            if "format" not in _state(checkpoint):
-                raise PretrainError(_OTHER_VERSION.format(checkpoint))
+        state = _state(checkpoint)
+        if state is not None and "format" not in state:
+            raise PretrainError(_OTHER_VERSION.format(checkpoint))
 
 
 def _needs(checkpoint: Path) -> list[int]:
     """The steps whose checkpoints this one refers to; none if it was damaged after it was written."""
-    try:
-        return list(_state(checkpoint)["needs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    state = _state(checkpoint, needs=list)
+    return state["needs"] if state else []
 
 
-def _state(checkpoint: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((checkpoint / _STATE / "state.json").read_text(encoding="utf-8"))
-    return state
+def _state(checkpoint: Path, **kinds: type) -> dict[str, Any] | None:
+    return read_object(checkpoint / _STATE / "state.json", **kinds)
 
 
 def num_bytes(tensors: Iterable[Tensor]) -> int:
@@ -146,9 +143,9 @@ def read_state(checkpoint: Path, facts: Iterable[str]) -> dict[str, Any]:
     Raises:
         PretrainError: it was written by another version.
     """
-    state = _state(checkpoint)
+    state = _state(checkpoint, format=int)
     wanted = ("counters", "position", "schedule", "metrics_bytes", *facts)
-    if state.get("format") != FORMAT or not all(name in state for name in wanted):
+    if state is None or state["format"] != FORMAT or not all(name in state for name in wanted):
         raise PretrainError(_OTHER_VERSION.format(checkpoint))
     return state
 

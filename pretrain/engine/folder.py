@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, whatever ends the process, and when the disk is full."""
+"""The folders of a run: one process at a time writes there, and a full disk is one sentence and loses nothing."""
 
 import errno
 import os
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from data_prep.files import flush_to_disk
+from data_prep.durable import flush_to_disk, replaced
 
 from .errors import PretrainError
 
@@ -30,6 +31,28 @@ def require_made(folder: str, default: str, command: str) -> None:
 
 
 @contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """The output folder, made and locked; one that is still empty in the end is removed again.
+
+    Raises:
+        PretrainError: another process holds it.
+    """
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise PretrainError(f"another process is writing {out}: wait for it, or give another --out") from error
+    finally:
+        # A run that was refused before it began leaves no folder behind.
+        if created and not any(entry.name != ".lock" for entry in out.iterdir()):
+            (out / ".lock").unlink(missing_ok=True)
+            for folder in created:
+                folder.rmdir()
+
+
+@contextmanager
 def whole_folder(final: Path, size: int) -> Iterator[Path]:
     """A temporary folder, which gets the name `final` at the end of the block, once all of it is on disk.
 
@@ -39,21 +62,15 @@ def whole_folder(final: Path, size: int) -> Iterator[Path]:
     Raises:
         PretrainError: the disk is full; what stood at `final` before still does.
     """
-    temporary, old = (final.with_name(f".{final.name}{end}") for end in (".tmp", ".old.tmp"))
-    for left_over in (temporary, old):
-        shutil.rmtree(left_over, ignore_errors=True)
     try:
-        _require_room(final.parent, size)
-        temporary.mkdir(parents=True)
-        yield temporary
-        _commit(temporary, final, old)
+        with replaced(final) as temporary:
+            _require_room(final.parent, size)
+            temporary.mkdir()
+            yield temporary
     except (OSError, SafetensorError) as error:
         if _errno(error) not in _NO_ROOM:
             raise
-        shutil.rmtree(temporary, ignore_errors=True)
         raise PretrainError(_full(final.parent, size)) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _require_room(folder: Path, size: int) -> None:
@@ -77,22 +94,3 @@ def _errno(error: OSError | SafetensorError) -> int | None:
         return error.errno
     found = re.search(r"os error (\d+)", str(error))
     return int(found[1]) if found else None
-
-
-def _commit(temporary: Path, final: Path, old: Path) -> None:
-    """Give a finished folder its name; at no moment is neither the old nor the new one on disk."""
-    for path in [*temporary.rglob("*"), temporary]:
-        flush_to_disk(path)
-    if final.exists():
-        os.replace(final, old)
-    os.replace(temporary, final)
-    flush_to_disk(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
-    hidden = folder.with_name(f".{folder.name}.old.tmp")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.replace(folder, hidden)
-    shutil.rmtree(hidden)

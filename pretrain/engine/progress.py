@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.console.screen import Bar, say
-from data_prep.files import flush_to_disk, write_text
+from data_prep.durable import flush_to_disk, write_text
 
 from .counters import Counters
 from .outcome import Outcome

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from .distributed import World, joined
 from .earlier_run import Settings, agreed
+from .folder import claimed
 from .interruption import Interruption
-from .output import claimed
 
 
 @contextmanager

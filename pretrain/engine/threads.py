@@ -61,7 +61,7 @@ class IdleCores:
         try:
             lines = [line.split() for line in self._path.read_text(encoding="ascii").splitlines()]
             mine = os.sched_getaffinity(0)
-        except (OSError, AttributeError):
+        except OSError:
             return {}
         times = {}
         for name, *columns in filter(None, lines):

@@ -183,8 +183,8 @@ def test_a_block_with_the_ids_of_another_is_encoded_again(corpus, interrupted, u
 
 
 def test_what_a_kill_left_beside_the_work_folder_does_no_harm(corpus, interrupted, undisturbed):
-    for name in ("train/data-00000-of-00001.arrow", "tokenizer/.vocab.txt.123.tmp", "prep_report.json.tmp",
-                 "unigram_counts.npy", "prepared.json.tmp"):  # fmt: skip
+    for name in ("train/data-00000-of-00001.arrow", "tokenizer/.vocab.txt.123.tmp", ".prep_report.json.tmp",
+                 "unigram_counts.npy", ".prepared.json.tmp"):  # fmt: skip
         (interrupted / name).parent.mkdir(exist_ok=True)
         (interrupted / name).write_bytes(b"half")
     prepared_again(corpus, interrupted)

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import resource
 import shutil
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.durable import write_json
 from data_prep.errors import PrepError
-from data_prep.files import file_digest, write_json
 from data_prep.prepared import (
     LOG,
     PAIR_COLUMNS,
@@ -237,37 +236,3 @@ def test_another_format_is_refused(prepared):
     write_json(prepared / "prepared.json", manifest)
     with pytest.raises(PrepError, match="format 99"):
         PreparedCorpus(prepared)
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path):
-    write_json(tmp_path / "x.json", {"a": "old"})
-    with open(tmp_path / "x.json", encoding="utf-8") as opened_before:
-        write_json(tmp_path / "x.json", {"a": "é"})
-        # The new text took the old one's place; it was not written over it.
-        assert json.load(opened_before) == {"a": "old"}
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "x.json", {"a": object()})
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"a": "é"}
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_a_text_that_does_not_fit_leaves_the_old_one_and_nothing_beside_it(tmp_path):
-    write_json(tmp_path / "x.json", "old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
-    try:
-        with pytest.raises(OSError):
-            write_json(tmp_path / "x.json", "new" * 10_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert json.loads((tmp_path / "x.json").read_text()) == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_digests_tell_files_apart(tmp_path):
-    digests = set()
-    for number, content in enumerate([b"", b"a", b"b", b"a" * 100_000]):
-        (tmp_path / str(number)).write_bytes(content)
-        digests.add(file_digest(tmp_path / str(number)))
-    assert len(digests) == 4
-    assert {len(digest) for digest in digests} == {32}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.files import write_json
+from data_prep.durable import write_json
 from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 
 values = st.recursive(

@@ -3,7 +3,6 @@
 import json
 import re
 
-from finetune.dry_run import MEASURED, nearest
 from finetune.run import main
 
 
@@ -32,8 +31,3 @@ def test_no_text_is_in_the_plan_where_it_is_forbidden(encoder, make_rows, write_
     assert main([f"--model={encoder}", f"--train={train}", "--dry-run", "--show-text=no", "--device=cpu"]) == 0
     printed = capsys.readouterr().out
     assert "Example" not in printed and "[CLS]" not in printed and "The plan" in printed
-
-
-def test_the_nearest_run_is_nearest_by_factor():
-    assert [nearest(rows).rows for rows in (1, 500, 5_000, 14_000, 1_000_000)] == [450, 450, 4_910, 14_778, 20_000]
-    assert len({row.rows for row in MEASURED}) == len(MEASURED)

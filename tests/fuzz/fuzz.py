@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
+from data_prep.durable import write_json
 from data_prep.errors import UserError
-from data_prep.files import write_json
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST, PreparedCorpus
 from data_prep.sealed import file_facts, write_sealed

@@ -157,10 +157,11 @@ def test_rows_that_were_lost_are_said_and_the_run_goes_on(prepared, tmp_path, ca
     assert [row["step"] for row in training_rows(out)] == [1, 3, 4]
 
 
-def test_a_folder_in_which_a_run_was_killed_before_it_began_is_free(prepared, tmp_path):
+@pytest.mark.parametrize("name", ["settings.yaml.tmp", ".settings.yaml.tmp"])
+def test_a_folder_in_which_a_run_was_killed_before_it_began_is_free(name, prepared, tmp_path):
     out = tmp_path / "run"
     out.mkdir()
-    (out / "settings.yaml.tmp").write_text("half")
+    (out / name).write_text("half")
     assert main(arguments(prepared, out, "2steps")) == 0
 
 

@@ -1,0 +1,88 @@
+"""Files and folders that are there whole or not at all, also after a power cut, and the digest of a file."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A temporary path for the block to write a file or a folder to, which is renamed to `path` once it is on disk.
+
+    If the block raises, `path` stays as it was and the temporary path is removed. What a killed process leaves goes at
+    the next time.
+    """
+    temporary, old = path.with_name(f".{path.name}.tmp"), _aside(path)
+    _remove(temporary)
+    _remove(old)
+    try:
+        yield temporary
+        for written in [*temporary.rglob("*"), temporary]:
+            flush_to_disk(written)
+        # A folder cannot be renamed over another; at no moment is neither on disk.
+        if temporary.is_dir() and path.exists():
+            os.replace(path, old)
+        os.replace(temporary, path)
+        flush_to_disk(path.parent)
+    finally:
+        _remove(temporary)
+    _remove(old)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
+    old = _aside(folder)
+    _remove(old)
+    os.replace(folder, old)
+    shutil.rmtree(old)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old.tmp")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Return once a file's bytes, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text in UTF-8, whole or not at all."""
+    with replaced(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_object(path: Path, **kinds: type) -> dict | None:
+    """The JSON object in a file; None if there is none, or it lacks one of these keys with a value of this type."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_whole = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
+    return content if is_whole else None
+
+
+def file_digest(path: Path) -> str:
+    """blake2b (128 bits) of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

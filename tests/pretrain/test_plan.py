@@ -1,0 +1,21 @@
+"""Plans: the measured run that a plan stands beside is the one most like it."""
+
+import pytest
+
+from pretrain.engine.plan import nearest
+
+
+@pytest.mark.parametrize(("rows", "expected"), [
+    (1, 450), (500, 450), (5_000, 4_910), (14_000, 14_778), (1_000_000, 20_000),
+])  # fmt: skip
+def test_the_nearest_run_is_nearest_by_factor(rows, expected):
+    assert nearest("fine-tuning", rows=rows)["rows"] == expected
+
+
+@pytest.mark.parametrize(("tokens", "seconds", "expected"), [
+    (0, 0, (2_400_000, 240)), (1_000_000, 3_600, (800_000, 720)), (11_000_000, 1_400, (10_900_000, 600)),
+    (11_000_000, 1_500, (10_900_000, 3_600)), (1e12, 1e9, (10_900_000, 3_600)),
+])  # fmt: skip
+def test_the_nearest_run_of_two_numbers_is_nearest_by_both(tokens, seconds, expected):
+    found = nearest("pretraining", tokens=tokens, seconds=seconds)
+    assert (found["tokens"], found["seconds"]) == expected
