@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,8 @@ def flush_to_disk(path: Path) -> None:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
-    ends = (signal.SIGTERM, signal.SIGHUP)
+    # Only the main thread may watch signals.
+    ends = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
     before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
     try:
         with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
