@@ -2,15 +2,18 @@
 
 import sys
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .console import command_line
 from .settings import PrepCommand
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 
 @command_line.takes_options(PrepCommand)
-def prepare(command: PrepCommand, executor: Executor | None = None) -> Path:
+def prepare(command: PrepCommand, executor: "Executor | None" = None) -> Path:
     """Prepare a corpus, or find it prepared: `python -m data_prep.run` with its options as keywords.
 
     `python -m data_prep.run --help` explains each option.
@@ -27,7 +30,7 @@ def prepare(command: PrepCommand, executor: Executor | None = None) -> Path:
     return run(command, executor)
 
 
-def run(command: PrepCommand, executor: Executor | None = None) -> Path:
+def run(command: PrepCommand, executor: "Executor | None" = None) -> Path:
     """`python -m data_prep.run`. What is heavy is imported only now, so that --help answers at once."""
     from . import preparation
     from .dry_run import dry_run
