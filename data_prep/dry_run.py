@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,8 @@ def dry_run(command: PrepCommand) -> None:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
-    ends = (signal.SIGTERM, signal.SIGHUP)
+    # Only the main thread may watch signals.
+    ends = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
     before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
     try:
         with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:

@@ -5,9 +5,10 @@ workers, so the ids come out the same for any number of processes.
 """
 
 import hashlib
-import multiprocessing
+import multiprocessing.context
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -222,16 +224,31 @@ def digester(tokenizer: WordPieceTokenizer, language: str) -> Callable[[TextBloc
 
 def process_pool(workers: int) -> ProcessPoolExecutor:
     """Worker processes that encode with one thread each, and end when this process does, however it ends."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    return ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_begin)
 
 
-def _end_with_parent() -> None:
+class _Worker(multiprocessing.context.SpawnProcess):
+    """A new process that does not run the main script again, which so needs no `if __name__ == "__main__"`."""
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    Process = _Worker
+
+
+def _begin() -> None:
     """A worker of a killed process would wait for its next block for ever: it holds both ends of the queue.
 
     A Ctrl-C, which the terminal sends to all processes, is the parent's matter.
     """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -2,20 +2,44 @@
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .console import command_line
 from .settings import PrepCommand
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
-def run(command: PrepCommand) -> None:
+
+@command_line.takes_options(PrepCommand)
+def prepare(command: PrepCommand, executor: "Executor | None" = None) -> Path:
+    """Prepare a corpus, or find it prepared: `python -m data_prep.run` with its options as keywords.
+
+    `python -m data_prep.run --help` explains each option.
+
+    Args:
+        executor: encodes the text; worker processes of this machine by default.
+
+    Returns:
+        `out`, for `pretrain(prepared=...)`, or for `PreparedCorpus` to look into it.
+
+    Raises:
+        UserError: the input cannot be used, or `out` holds something else.
+    """
+    return run(command, executor)
+
+
+def run(command: PrepCommand, executor: "Executor | None" = None) -> Path:
     """`python -m data_prep.run`. What is heavy is imported only now, so that --help answers at once."""
+    from . import preparation
     from .dry_run import dry_run
-    from .preparation import prepare
 
     if command.dry_run:
         dry_run(command)
     else:
-        prepare(command.prep, command.examples, command.out, command.static_masks)
+        preparation.prepare(command.prep, command.examples, command.out, command.static_masks, executor)
+    return Path(command.out)
 
 
 def main(argv: Iterable[str] | None = None) -> int:

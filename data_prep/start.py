@@ -1,9 +1,11 @@
-"""What a command does before it imports anything: Ctrl-C ends it with one word, and it looks whether it is complete."""
+"""The first moments of a package: Ctrl-C ends a command with one word, what hides a package is said, and its names are
+imported when they are asked for."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 
 SCRIPTS = {
@@ -41,11 +43,27 @@ def begin(package: str, needs: Iterable[str] = ()) -> None:
             raise SystemExit(2)
 
 
+def offered(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package (PEP 562): a name is imported when it is first asked for.
+
+    Args:
+        package: its name.
+        places: the modules in which its names are.
+    """
+
+    def get(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(places[name]), name)
+
+    return get, lambda: sorted(places)
+
+
 def _is_command() -> bool:
-    """Whether Python is looking for the module of `python -m`, or runs a console script."""
+    """Whether Python is looking for one of our modules for `python -m`, or runs a console script."""
     if "--multiprocessing-fork" in sys.orig_argv:
         return False
-    return sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in SCRIPTS.values()
+    return _module() is not None or os.path.basename(sys.argv[0]) in SCRIPTS.values()
 
 
 def _module() -> str | None:

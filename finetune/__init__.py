@@ -7,3 +7,22 @@ from types import ModuleType
 start = ModuleType("data_prep.start")
 SourceFileLoader(start.__name__, f"{__path__[0]}/../data_prep/start.py").exec_module(start)
 start.begin(__path__[0], needs=("data_prep", "model", "pretrain"))
+
+from typing import TYPE_CHECKING  # noqa: E402
+
+if TYPE_CHECKING:
+    from data_prep.errors import Interrupted, UserError
+
+    from .predictor import Predictor
+    from .run import finetune
+
+__all__ = ["Interrupted", "Predictor", "UserError", "finetune"]
+__getattr__, __dir__ = start.offered(
+    __name__,
+    {
+        "Interrupted": "data_prep.errors",
+        "Predictor": "finetune.predictor",
+        "UserError": "data_prep.errors",
+        "finetune": "finetune.run",
+    },
+)

@@ -78,7 +78,6 @@ def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
     import torch
 
-    from pretrain.engine.device import find_device
     from pretrain.engine.folder import require_made
     from pretrain.engine.machine import default_threads
 
@@ -90,7 +89,7 @@ def run(settings: PredictSettings) -> None:
     sources = input_sources(settings)
     require_made(settings.model, PredictSettings.model, "finetune.run")
     torch.set_num_threads(default_threads())
-    predictor = Predictor(settings.model, find_device(settings.device), settings.precision)
+    predictor = Predictor(settings.model, settings.device, settings.precision)
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0
     try:

@@ -1,15 +1,16 @@
 """A fine-tuned model folder, ready to be asked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from data_prep.durable import read_object, write_json
+from data_prep.text.cells import kind_of, whole_characters
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from pretrain.engine.device import Precision
+from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.opening import require_embeddings
 
@@ -68,23 +69,25 @@ class Predictor:
 
     Args:
         folder: final/ of a fine-tuning, or a model of transformers for the same task.
-        device, precision: resolved ("cpu", "fp32"); float32 gives the same numbers whatever is computed together.
+        device: "cpu", "cuda", "mps", or "auto" for cuda where it is there, else cpu.
+        precision: "fp32" gives the same numbers whatever is computed together; "bf16" is faster where the hardware
+            computes in it.
         micro_batch_tokens: most tokens computed at once, by default by device.
         task: what it was trained for; `tasks.offered.DEFAULT` if not given.
 
     Raises:
-        FinetuneError, PrepError: the folder is damaged, or holds no model for the task.
+        UserError: the folder is damaged, or holds no model for the task; or the device is not there.
     """
 
     def __init__(
         self,
         folder: str | Path,
-        device: str = "cpu",
+        device: str = "auto",
         precision: str = "fp32",
         micro_batch_tokens: int | None = None,
         task: Task | None = None,
     ):
-        folder, task = Path(folder), task or DEFAULT()
+        folder, task, device = Path(folder), task or DEFAULT(), find_device(device)
         self.model = task.open_model(folder).to(device)
         self.tokenizer = WordPieceTokenizer.load(folder)
         config = self.model.config
@@ -96,6 +99,21 @@ class Predictor:
         self._precision = Precision(device, precision)
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
 
+    def predict(self, texts: Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
+        """What the model makes of texts, or of pairs of texts.
+
+        Returns:
+            For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
+            "probabilities": {"calm": 0.75, "loud": 0.25}}.
+
+        Raises:
+            UserError: one of them is empty, no text, or not of the kind (text or pair) that the model was trained on.
+        """
+        if isinstance(texts, str):
+            raise FinetuneError("a single text was given where texts should be: put it into a list")
+        examples = list(_examples(texts, len(self.facts.text_columns)))
+        return [self.task.prediction(output) for output in self.outputs(examples)] if examples else []
+
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The task's outputs for each text, say the probability of each class: float32 [n, C]."""
         length, long_text = self.facts.sequence_length, self.facts.long_text
@@ -103,3 +121,22 @@ class Predictor:
         self.num_long += encoded.num_long
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         return outputs(self.task, self.model, maker, self._precision, World())
+
+
+def _examples(given: Iterable[str | Sequence[str]], num_texts: int) -> Iterator[Example]:
+    """Texts and pairs of a caller.
+
+    Args:
+        num_texts: 1 or 2 where the model was trained on texts or on pairs; 0 where that is not known.
+    """
+    for number, texts in enumerate(given, 1):
+        place = f"text {number}"
+        parts = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, tuple | list) else ()
+        if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+            raise FinetuneError(f"{place} is {kind_of(texts)}: give a text, or a pair of texts")
+        if num_texts and len(parts) != num_texts:
+            found, trained = {1: "a single text", 2: "a pair"}, {1: "single texts", 2: "pairs of texts"}
+            raise FinetuneError(f"{place} is {found[len(parts)]}: the model was trained on {trained[num_texts]}")
+        if not all(map(str.strip, parts)):
+            raise FinetuneError(f"{place} is empty: leave it out")
+        yield Example(place, *map(whole_characters, parts))

@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from data_prep.console import command_line
+from pretrain.engine import process
 
 from .settings import FinetuneSettings
 
@@ -15,20 +17,37 @@ python -m finetune.run --model runs/notes/final --train pairs.jsonl --text-colum
 python -m finetune.run --model runs/notes/final --train labels.csv --compare scratch bert-folder --seeds 5"""
 
 
-def run(settings: FinetuneSettings) -> None:
+@command_line.takes_options(FinetuneSettings)
+def finetune(settings: FinetuneSettings) -> Path:
+    """Fine-tune a pretrained BERT, or go on with a run: `python -m finetune.run` with its options as keywords.
+
+    `python -m finetune.run --help` explains each option.
+
+    Returns:
+        `out`, the folder of the run: `final/` is the model, for `Predictor`; `results.json` is what was reached. With
+        `compare` each model has such a folder in it.
+
+    Raises:
+        UserError: the input cannot be used, or `out` holds something else.
+        Interrupted: a signal came, in a notebook that of its stop button; the same call goes on from what was saved.
+    """
+    return run(settings)
+
+
+def run(settings: FinetuneSettings) -> Path:
     """`python -m finetune.run`. Torch is imported only now, so that --help and bad arguments answer at once."""
+    from . import finetuning
     from .compare import compare
     from .dry_run import dry_run
-    from .finetuning import finetune
+    from .resolve import out_folder
 
-    if settings.dry_run:
+    with process.left_as_found():
         # One process of several makes the plan.
-        if os.environ.get("RANK", "0") == "0":
+        if settings.dry_run and os.environ.get("RANK", "0") == "0":
             dry_run(settings)
-    elif settings.compare:
-        compare(settings)
-    else:
-        finetune(settings)
+        if settings.dry_run:
+            return out_folder(settings)
+        return compare(settings) if settings.compare else finetuning.finetune(settings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

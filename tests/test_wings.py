@@ -29,3 +29,9 @@ def test_no_import_goes_round_in_a_circle():
 def test_every_folder_with_modules_is_a_package():
     folders = {path.parent for path in MODULES.values()}
     assert all((folder / "__init__.py").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_goes_through_a_face(module):
+    """What `data_prep`, `pretrain` and `finetune` offer is for programs; modules import a name from where it is."""
+    assert not imported(module) & {"data_prep", "pretrain", "finetune"}

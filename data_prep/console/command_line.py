@@ -7,12 +7,14 @@ command line; when it refuses something, a second reading finds the words for it
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import io
 import os
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -45,7 +47,7 @@ _COMMAND_OPTIONS = {"config": Option(Path | None, False), "print-config": Option
 
 def main(
     settings_class: type[Settings],
-    run: Callable[[Settings], None],
+    run: Callable[[Settings], object],
     *,
     prog: str,
     description: str,
@@ -75,7 +77,7 @@ def main(
 
 def _main(
     settings_class: type[Settings],
-    run: Callable[[Settings], None],
+    run: Callable[[Settings], object],
     prog: str,
     description: str,
     examples: str,
@@ -142,6 +144,41 @@ def from_dict(settings_class: type[Settings], values: Mapping[str, Any], source:
     Raises UserError that begins with `source` for an unknown name or a value of the wrong type.
     """
     return _construct(settings_class, _parse(settings_class, values, source, []))
+
+
+def takes_options(settings_class: type) -> Callable[[Callable], Callable]:
+    """Decorates a function of settings: it is called with their names as keywords, flat as on the command line.
+
+    A single value stands for a list of one, None for the default. What the function takes besides stays a keyword.
+    Raises UserError as `from_dict` does.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        signature = inspect.signature(function)
+        _, *besides = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
+
+        @functools.wraps(function)
+        def call(**options):
+            own = {p.name: options.pop(p.name) for p in besides if p.name in options}
+            values = {name: [*value] if isinstance(value, tuple) else value for name, value in options.items()}
+            given = {name: value for name, value in values.items() if value is not None}
+            return function(from_dict(settings_class, given, f"{function.__name__}()"), **own)
+
+        call.__signature__ = signature.replace(parameters=[*_keywords(settings_class), *besides])
+        return call
+
+    return decorate
+
+
+def _keywords(settings_class: type) -> Iterator[inspect.Parameter]:
+    """The settings as parameters, in field order."""
+    hints = typing.get_type_hints(settings_class)
+    for field in dataclasses.fields(settings_class):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _keywords(hint)
+        else:
+            yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hint)
 
 
 def to_yaml(settings: Any, without: Collection[str] = ()) -> str:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ def has_launcher() -> bool:
 
 
 class Interruption:
-    """Handles the signals while it is entered; the handlers found are put back.
+    """Handles the signals while it is entered in the main thread; the handlers found are put back.
 
     The first signal of a kind raises `Interrupted` where nothing is under way that must be finished, and is otherwise
     noted in `requested`; the second one of that kind ends the process at once. (A launcher passes on what it gets, as a
@@ -37,7 +38,8 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,7 +1,9 @@
-"""The process that computes: what torch's kernels and the C library keep of its memory."""
+"""The process that computes: what torch's kernels and the C library keep of its memory, what a run leaves as it was."""
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Numbers of glibc's malloc.h, and the largest threshold that it takes.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -23,3 +25,17 @@ def settle() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _MOST_FREE)
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
+
+
+@contextmanager
+def left_as_found() -> Iterator[None]:
+    """After the block torch has the number of threads, and its generators the state, that it had before."""
+    import torch
+
+    threads = torch.get_num_threads()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(gpus):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

@@ -125,6 +125,40 @@ def test_bf16_is_close(folder):
     assert found == pytest.approx(exact, abs=0.1) and (found != exact).any()
 
 
+@pytest.mark.parametrize("kind", ["singles", "pairs"])
+def test_texts_of_a_program_get_labels_and_probabilities(fine_tuned, expected, kind):
+    folder, texts = fine_tuned(), TEXTS if kind == "singles" else PAIRS
+    Facts(("text",) if kind == "singles" else ("a", "b"), LENGTH, "head").write(folder)
+    found = Predictor(folder, device="cpu").predict(iter(texts))
+    assert [list(one) for one in found] == [["predicted_label", "probabilities"]] * len(texts)
+    given = np.array([[one["probabilities"][label] for label in LABELS] for one in found])
+    assert given == pytest.approx(expected[kind], abs=1e-5)
+    assert [one["predicted_label"] for one in found] == [LABELS[n] for n in expected[kind].argmax(1)]
+    assert Predictor(folder).predict([]) == []
+
+
+@pytest.mark.parametrize(("texts", "sentence"), [
+    ("heart", "a single text was given where texts should be: put it into a list"),
+    (["heart", 7], "text 2 is a number: give a text, or a pair of texts"),
+    (["heart", float("nan")], "text 2 is NaN: give a text, or a pair of texts"),
+    ([("a", "b", "c")], "text 1 is a tuple: give a text, or a pair of texts"),
+    ([("a", None)], "text 1 is a tuple: give a text, or a pair of texts"),
+    ([("a", "b")], "text 1 is a pair: the model was trained on single texts"),
+    (["heart", " \n"], "text 2 is empty: leave it out"),
+])  # fmt: skip
+def test_what_is_no_text_is_one_sentence(folder, texts, sentence):
+    with pytest.raises(FinetuneError) as error:
+        Predictor(folder).predict(texts)
+    assert str(error.value) == sentence
+
+
+def test_a_single_text_is_no_pair(fine_tuned):
+    folder = fine_tuned()
+    Facts(("premise", "hypothesis"), LENGTH, "head").write(folder)
+    with pytest.raises(FinetuneError, match="text 1 is a single text: the model was trained on pairs of texts"):
+        Predictor(folder).predict(["heart"])
+
+
 # --- asked by transformers
 
 
