@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING  # noqa: E402
 if TYPE_CHECKING:
     from data_prep.errors import Interrupted, UserError
 
-    from .predictor import Predictor
+    from .predictor import Classifier
     from .run import finetune
 
-__all__ = ["Interrupted", "Predictor", "UserError", "finetune"]
+__all__ = ["Classifier", "Interrupted", "UserError", "finetune"]
 __getattr__, __dir__ = start.offered(
     __name__,
     {
+        "Classifier": "finetune.predictor",
         "Interrupted": "data_prep.errors",
-        "Predictor": "finetune.predictor",
         "UserError": "data_prep.errors",
         "finetune": "finetune.run",
     },

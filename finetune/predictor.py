@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from .inference import outputs
 from .long_text import LongText
 from .rows import Example
 from .tasks import Task
+from .tasks.classification import Classification
 from .tasks.offered import DEFAULT
 
 FACTS_FILE = "finetune.json"
@@ -121,6 +122,15 @@ class Predictor:
         self.num_long += encoded.num_long
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         return outputs(self.task, self.model, maker, self._precision, World())
+
+
+class Classifier(Predictor):
+    """A fine-tuned classifier: `Classifier.load(folder).predict(texts)`."""
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto", precision: str = "fp32") -> Self:
+        """Open final/ of a fine-tuning, or a sequence classifier of transformers (see `Predictor`)."""
+        return cls(folder, device, precision, task=Classification())
 
 
 def _examples(given: Iterable[str | Sequence[str]], num_texts: int) -> Iterator[Example]:

@@ -24,8 +24,8 @@ def finetune(settings: FinetuneSettings) -> Path:
     `python -m finetune.run --help` explains each option.
 
     Returns:
-        `out`, the folder of the run: `final/` is the model, for `Predictor`; `results.json` is what was reached. With
-        `compare` each model has such a folder in it.
+        `out`, the folder of the run: `final/` is the model, for `Classifier.load`; `results.json` is what was reached.
+        With `compare` each model has such a folder in it.
 
     Raises:
         UserError: the input cannot be used, or `out` holds something else.

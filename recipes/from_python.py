@@ -11,7 +11,7 @@ your own.
 import json
 
 from data_prep import PreparedCorpus, prepare
-from finetune import Predictor, finetune
+from finetune import Classifier, finetune
 from pretrain import pretrain
 
 # %% Text to vocabulary, token ids and sentence pairs
@@ -30,5 +30,5 @@ print(f"test accuracy {results['test']['accuracy']['mean']:.3f}")
 
 # %% At work
 texts = ["Draw a line through the points of a figure.", "Returns the product of two matrices."]
-for text, found in zip(texts, Predictor(labels / "final").predict(texts), strict=True):
+for text, found in zip(texts, Classifier.load(labels / "final").predict(texts), strict=True):
     print(f"{found['predicted_label']}: {text}")

@@ -86,7 +86,7 @@ def test_the_installed_packages_prepare_a_corpus(installed, tmp_path):
     program = """
 import data_prep, finetune, model, pretrain
 print(*(module.__file__ for module in (data_prep, finetune, model, pretrain)))
-print(finetune.finetune, finetune.Predictor, pretrain.pretrain, model.BertModel)
+print(finetune.finetune, finetune.Classifier, pretrain.pretrain, model.BertModel)
 print(data_prep.prepare(corpus="notes.txt", out="prepared"))
 """
     places, *_, last = run(tmp_path, sys.executable, "-c", program, PYTHONPATH=str(installed)).splitlines()

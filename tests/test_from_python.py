@@ -24,7 +24,7 @@ import torch
 
 from data_prep import PreparedCorpus, UserError, prepare
 from data_prep.text import builtin
-from finetune import Predictor, finetune
+from finetune import Classifier, finetune
 from pretrain import Interrupted, pretrain
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def owner(tmp_path_factory) -> Path:
 def test_the_python_of_the_readme_leaves_what_it_says(owner):
     assert json.loads((owner / "runs/notes/results.json").read_text())["steps"] == 2
     assert json.loads((owner / "runs/labels/results.json").read_text())["rows"]["test"] == 60
-    assert Predictor(owner / "runs/labels/final").task.labels == ["a", "b"]
+    assert Classifier.load(owner / "runs/labels/final").task.labels == ["a", "b"]
 
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
@@ -242,7 +242,7 @@ for package in (data_prep, pretrain, finetune):
     assert not hasattr(package, "another")
 assert data_prep.UserError is pretrain.UserError is finetune.UserError
 from finetune import *
-assert Predictor and finetune
+assert Classifier and finetune
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

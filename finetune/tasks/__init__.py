@@ -57,7 +57,7 @@ class Card:
     """For the index of a hub."""
     example: str
     """Python that asks the model with transformers; empty where transformers cannot."""
-    instead: str = "Use `finetune.Predictor`."
+    instead: str = "Use `finetune.Classifier`."
     """What the card says instead."""
 
 
