@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TextIO
 import numpy as np
 
 from data_prep.console import command_line
+from data_prep.console.options import POSITIONAL
 from data_prep.durable import replaced
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
@@ -33,7 +34,7 @@ _READ = {"head": "their beginning was read", "head-tail": "beginning and end wer
 class PredictSettings:
     """Settings of `python -m finetune.predict`."""
 
-    file: Annotated[tuple[str, ...], command_line.POSITIONAL] = ()
+    file: Annotated[tuple[str, ...], POSITIONAL] = ()
     """Texts: .txt (a text a line), .jsonl, .csv, .tsv (also .gz) or .parquet. Without a file: standard input."""
     model: str = "runs/builtin-packages/final"
     """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from data_prep.console import command_line
+from data_prep.console.options import POSITIONAL
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .engine.errors import PretrainError
@@ -20,7 +21,7 @@ _TEXTS_AT_ONCE = 32
 class FillMaskSettings:
     """Settings of `python -m pretrain.fill_mask`."""
 
-    text: Annotated[tuple[str, ...], command_line.POSITIONAL] = ()
+    text: Annotated[tuple[str, ...], POSITIONAL] = ()
     """Sentences with one or more [MASK]. Without any, and without --file, they are read from standard input."""
     model: str = "runs/builtin/final"
     """Folder of the model: final/ of a run, a checkpoint, or one of transformers."""

@@ -1,6 +1,7 @@
 """What programs may import, with the parameters it takes: as tests/public_names.txt has it.
 
-To change it knowingly: python tests/test_public_names.py > tests/public_names.txt, and a line in CHANGELOG.md.
+To change it knowingly: PYTHONPATH=. python tests/test_public_names.py > tests/public_names.txt, and a line in
+CHANGELOG.md.
 """
 
 import inspect
@@ -51,7 +52,8 @@ def public_names() -> Iterator[str]:
 
 def test_what_programs_import_is_what_it_was():
     assert sorted(set(public_names())) == KNOWN.read_text(encoding="utf-8").splitlines(), (
-        "if on purpose: python tests/test_public_names.py > tests/public_names.txt, and a line in CHANGELOG.md"
+        "if on purpose: PYTHONPATH=. python tests/test_public_names.py > tests/public_names.txt, and a line in "
+        "CHANGELOG.md"
     )
 
 

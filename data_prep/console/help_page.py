@@ -1,77 +1,75 @@
 """What `--help` prints: every option in its group with its default, short enough for two screens, examples last."""
 
-import argparse
 import ast
 import dataclasses
 import inspect
 import shutil
 import textwrap
-import types
-import typing
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-_EVERY_COMMAND = {
-    "config": "YAML file with settings; it is read first, so the options given here win.",
-    "print_config": "Print all settings as YAML, in the form that --config reads, and stop.",
-}
+from .options import EveryCommand, Option, options_of
+from .values import members
+
 _WIDEST, _OPTION_WIDTH = 120, 28
 _VALUES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
-class _Entry(NamedTuple):
-    """A setting as the page shows it."""
-
-    name: str
-    kind: Any
-    default: Any
-    text: str
-
-
 def help_page(settings_class: type, prog: str, description: str, examples: str) -> str:
-    """The page, as wide as the terminal, but at most 120 characters.
-
-    A settings dataclass may have a class variable `groups`, titles with the names of fields; fields in none of them are
-    called "options". The groups of a dataclass inside another one stand behind its own.
-    """
+    """The page, as wide as the terminal, but at most 120 characters."""
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
-    groups = {title: list(entries) for title, entries in _groups(settings_class)}
-    positional = [entry for entries in groups.values() for entry in entries if hasattr(entry.kind, "__metadata__")]
-    page = argparse.ArgumentParser(
-        usage=" ".join([prog, "[OPTIONS]", *(f"[{entry.name.upper()} ...]" for entry in positional)]),
-        description=textwrap.fill(f"{description} Defaults stand in brackets.", width),
-        epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples).rstrip(), "  ") if examples else None,
-        add_help=False,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 1, _OPTION_WIDTH, width),
-    )
-    for title, entries in groups.items():
-        group = page.add_argument_group(title)
-        for entry in entries:
-            _add(group, entry)
-    every = page.add_argument_group("every command")
-    for name, text in _EVERY_COMMAND.items():
-        _add(every, _Entry(name, Path if name == "config" else bool, None, text))
-    return page.format_help()
+    options = [*options_of(settings_class).values(), *options_of(EveryCommand).values()]
+    column = min(_OPTION_WIDTH, width - 20, 3 + max(len(_invocation(option)) for option in options))
+    usage = ["usage:", prog, "[OPTIONS]", *(f"[{_invocation(o)} ...]" for o in options if o.is_positional)]
+    parts = [" ".join(usage), textwrap.fill(f"{description} Defaults stand in brackets.", width)]
+    for title in dict.fromkeys(option.title for option in options):
+        entries = [_entry(option, column, width) for option in options if option.title == title]
+        parts.append("\n".join([f"{title}:", *entries]))
+    if examples:
+        parts.append("examples:\n" + textwrap.indent(textwrap.dedent(examples).rstrip(), "  "))
+    return "\n\n".join(parts) + "\n"
 
 
-def _groups(settings_class: type) -> Iterator[tuple[str, list[_Entry]]]:
-    """(title, entries) of a settings class, and of those inside it."""
-    hints, texts = typing.get_type_hints(settings_class, include_extras=True), _docstrings(settings_class)
-    own, nested = {}, []
-    for field in dataclasses.fields(settings_class):
-        if dataclasses.is_dataclass(hints[field.name]):
-            nested.append(hints[field.name])
-        else:
-            own[field.name] = _Entry(field.name, hints[field.name], field.default, texts.get(field.name, ""))
-    for title, names in getattr(settings_class, "groups", {}).items():
-        yield title, [own.pop(name) for name in names]
-    if own:
-        yield "options", list(own.values())
-    for inner in nested:
-        yield from _groups(inner)
+def _entry(option: Option, column: int, width: int) -> str:
+    """An option, and what it means in a column of its own: on the same line if there is room for both."""
+    begin, indent = f" {_invocation(option)}", " " * column
+    text = textwrap.fill(_text(option), width, initial_indent=indent, subsequent_indent=indent)
+    return begin + text[len(begin) :] if len(begin) + 2 <= column else f"{begin}\n{text}"
 
 
+def _invocation(option: Option) -> str:
+    if option.is_positional:
+        return option.field.name.upper()
+    if option.kind is bool:
+        return f"--[no-]{option.name}" if option.field.default else f"--{option.name}"
+    return f"--{option.name} {_value(option.kind)}"
+
+
+def _value(kind: Any) -> str:
+    """What stands behind an option: a number, a text, a path, several of them; nothing for words to choose from."""
+    for member in members(kind):
+        if get_origin(member) in (tuple, list):
+            return f"{_value(get_args(member)[0])} ..."
+        if member in _VALUES:
+            return _VALUES[member]
+    return "WORD"
+
+
+def _text(option: Option) -> str:
+    """The docstring of the field; with the words to choose from, unless it has them, and the default."""
+    text, default = _docstrings(option.owner).get(option.field.name, ""), option.field.default
+    literals = [member for member in members(option.kind) if get_origin(member) is Literal]
+    choices = [str(word) for literal in literals for word in get_args(literal)]
+    if not all(choice in text for choice in choices):
+        text = f"{'|'.join(choices)}. {text}"
+    if not any(default is nothing for nothing in (None, (), False, dataclasses.MISSING)):
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" [{'yes' if shown is True else shown}]"
+    return text
+
+
+@cache
 def _docstrings(settings_class: type) -> dict[str, str]:
     """The docstring under each field; a class comes before those it is derived from."""
     found: dict[str, str] = {}
@@ -82,37 +80,3 @@ def _docstrings(settings_class: type) -> dict[str, str]:
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                     found[field.target.id] = " ".join(text.value.value.split())
     return found
-
-
-def _add(group: argparse._ArgumentGroup, entry: _Entry) -> None:
-    kind, text = entry.kind, entry.text
-    if hasattr(kind, "__metadata__"):
-        group.add_argument(entry.name, metavar=entry.name.upper(), nargs="*", help=_escaped(text))
-        return
-    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    choices = [str(word) for member in members if get_origin(member) is Literal for word in get_args(member)]
-    if not all(choice in text for choice in choices):
-        text = f"{'|'.join(choices)}. {text}"
-    if not any(entry.default is nothing for nothing in (None, (), False, dataclasses.MISSING)):
-        shown = " ".join(map(str, entry.default)) if isinstance(entry.default, tuple) else entry.default
-        text += f" [{'yes' if shown is True else shown}]"
-    option = f"--{entry.name.replace('_', '-')}"
-    if kind is bool:
-        option = option if not entry.default else option.replace("--", "--[no-]", 1)
-        group.add_argument(option, action="store_true", help=_escaped(text))
-    else:
-        group.add_argument(option, metavar=_value(members), help=_escaped(text))
-
-
-def _value(members: tuple) -> str:
-    """What stands behind an option: a number, a text, a path, several of them; nothing for words to choose from."""
-    for member in members:
-        if get_origin(member) in (tuple, list):
-            return f"{_value((get_args(member)[0],))} ..."
-        if member in _VALUES:
-            return _VALUES[member]
-    return "WORD"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%%")

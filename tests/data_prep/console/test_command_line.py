@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.console.command_line import as_dict, differences, from_dict, main, to_yaml
+from data_prep.console.options import POSITIONAL
 from data_prep.errors import PrepError, UserError
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +133,10 @@ def test_defaults_are_those_of_the_classes_also_of_a_nested_factory() -> None:
         (("--out", "x", "y"), "--out takes one value: 'y' is one too many"),
         (("y", "--out", "x"), "unexpected argument 'y'"),
         (("--out", "x", "--compile", "yes"), "--compile takes no value: write --compile or --no-compile"),
+        (("--out", "x", "--learning-rate", "-1e-5x"), "--learning-rate: '-1e-5x' is not a number"),
+        (("--out", "x", "--stages", "1", "--", "y"), "unexpected argument 'y'"),
+        (("--out", "x", "--corpus", ""), "--corpus: a value is missing: give a text, or several"),
+        (("--sequence-length", "x", "--sequence-length", "9", "--out", "x"), "--sequence-length: 'x' is not a whole"),
         (("--out", "x", "--config"), "--config: a value is missing"),
         (("--out", "x", "--config", "no/such.yaml"), "cannot read the settings file no/such.yaml"),
         (("--out", "x", "--vocab-size", "100"), "--vocab-size 100 is not a multiple of 64: use auto"),
@@ -189,6 +194,7 @@ def test_config_entries_count_and_later_options_win(tmp_path: Path) -> None:
         ("schedule: liner", "schedule: 'liner' is not one of linear, cosine, constant: did you mean linear?"),
         ("sequence_length: 1.5", "sequence_length: '1.5' is not a whole number"),
         ("compile: 'yes'", "compile: 'yes' is not one of True, False"),
+        ("compile: 1", "compile: '1' is not one of True, False"),
         ("sequence_length: null", "sequence_length: 'None' is not a whole number"),
         ("schedule: [linear]", "schedule takes one of linear, cosine, constant, not a list"),
         ("prep: {vocab_size: 64}", "unknown setting prep"),
@@ -215,15 +221,14 @@ def test_a_wrong_value_in_a_config_is_refused_also_where_a_later_option_override
     assert "liner" in refused(capsys, "--config", str(config), "--out", "x", "--schedule", "linear")
 
 
-# "None" as a word means no value, and a list item that begins with a dash would be an option.
+# "None" as a word means no value.
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
 tricky = st.sampled_from(["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "ä b", "#c", "a: b", "x\ny"])
 words = tricky | words.filter(lambda word: word != "None")
-items = words.filter(lambda word: not word.startswith("-"))
 preparations = st.builds(
     Preparation,
     vocab_size=st.integers(1, 500).map(lambda n: 64 * n) | st.just("auto"),
-    corpus=st.lists(items, max_size=3),
+    corpus=st.lists(words, max_size=3),
     lowercase=st.booleans(),
     text_column=st.none() | words,
 )
@@ -244,6 +249,71 @@ trainings = st.builds(
 def test_dict_and_yaml_give_the_same_settings_back(value: Training) -> None:
     assert from_dict(Training, as_dict(value)) == value
     assert from_dict(Training, yaml.safe_load(to_yaml(value))) == value
+
+
+def as_arguments(value: Training, draw: st.DrawFn) -> list[str]:
+    """A command line for these settings: options in any order, each in one of the ways to write it."""
+    options = []
+    for name, entry in as_dict(value).items():
+        flag = name if draw(st.booleans()) else name.replace("_", "-")
+        if isinstance(entry, bool):
+            options.append([f"--{flag}" if entry else f"--no-{flag}"])
+            continue
+        first, *others = map(str, entry if isinstance(entry, list) else [entry])
+        is_option = first.startswith("-") and first != "-5"
+        options.append([f"--{flag}={first}"] if is_option or draw(st.booleans()) else [f"--{flag}", first])
+        options[-1] += others
+    return [token for option in draw(st.permutations(options)) for token in option]
+
+
+def can_be_typed(value: Training) -> bool:
+    """No list is empty or holds nothing but empty words; one that begins with a dash has to be the first behind `=`."""
+    return bool(value.stages) and any(value.prep.corpus) and not any(w.startswith("-") for w in value.prep.corpus[1:])
+
+
+@settings(max_examples=200, deadline=None)
+@given(trainings.filter(can_be_typed), st.data())
+def test_arguments_give_the_same_settings_back(value: Training, data: st.DataObject) -> None:
+    arguments = as_arguments(value, data.draw)
+    assert read(*arguments) == value, arguments
+
+
+@dataclass
+class Reading:
+    text: Annotated[tuple[str, ...], POSITIONAL] = ()
+    top_k: int = 5
+    column: tuple[str, ...] = ()
+    quiet: bool = False
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["a", "b"], Reading(("a", "b"))),
+        (["--top-k", "3", "a", "--quiet", "b"], Reading(("a", "b"), 3, quiet=True)),
+        (["a", "--top-k", "3", "b"], Reading(("a", "b"), 3)),
+        (["a", "--column", "x", "y"], Reading(("a",), column=("x", "y"))),
+        (["--column", "x", "--", "a", "--top-k", "--"], Reading(("a", "--top-k", "--"), column=("x",))),
+        (["-", "-5"], Reading(("-", "-5"))),
+    ],
+)
+def test_words_without_an_option_may_stand_among_the_options(argv: list[str], expected: Reading) -> None:
+    got: list[Reading] = []
+    assert main(Reading, got.append, prog="read", description="Read.", argv=argv) == 0
+    assert got == [expected]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--quiet=a"], "--quiet takes no value: write --quiet or --no-quiet, without 'a'"),
+        (["--text", "a"], "unknown option --text: write what stands behind it without an option"),
+        (["a", "--top-k"], "--top-k: a value is missing: give a whole number"),
+    ],
+)
+def test_a_mistake_beside_words_without_an_option(capsys: pytest.CaptureFixture, argv: list[str], message: str) -> None:
+    assert main(Reading, print, prog="read", description="Read.", argv=argv) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
 def test_printed_settings_are_complete_ordered_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -303,6 +373,50 @@ def test_two_settings_of_one_name_are_a_defect() -> None:
 
     with pytest.raises(TypeError, match="lowercase"):
         main(Outer, print, prog="", description="", argv=[])
+
+
+PAGE = """\
+usage: prepare [OPTIONS]
+
+Prepare. Defaults stand in brackets.
+
+the text:
+ --corpus TEXT ...  Files and folders
+                    with text.
+ --text-column TEXT
+                    Column that holds
+                    the text.
+
+options:
+ --vocab-size N     Entries of the
+                    vocabulary, a
+                    multiple of 64, or
+                    auto. [auto]
+ --[no-]lowercase   Lower-case the text.
+                    [yes]
+
+every command:
+ --config PATH      YAML file with
+                    settings; it is read
+                    first, so the
+                    options given here
+                    win.
+ --print-config     Print all settings
+                    as YAML, in the form
+                    that --config reads,
+                    and stop.
+
+examples:
+  prepare
+"""
+
+
+def test_the_help_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(Preparation, "groups", {"the text": ("corpus", "text_column")}, raising=False)
+    argv = ["--corpus", "x", "-h"]
+    assert main(Preparation, print, prog="prepare", description="Prepare.", examples="prepare\n", argv=argv) == 0
+    assert capsys.readouterr().out == PAGE
 
 
 SCRIPT = """

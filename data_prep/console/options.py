@@ -1,0 +1,164 @@
+"""The options of a command, out of its settings dataclass: what a command line and a settings file say about them.
+
+Options are flat: a settings dataclass inside another one (a field with a default_factory) adds its fields
+without a prefix, so `--vocab-size`, and `vocab_size` in YAML, wherever the field lives.
+"""
+
+import dataclasses
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, get_args
+
+from ..errors import UserError
+from .values import FILES, closest, describe, is_list, value_of
+
+POSITIONAL = "positional"
+"""Marks a field whose values stand on the command line without an option: Annotated[tuple[str, ...], POSITIONAL]."""
+
+# A dash and a negative number are words.
+_FLAG = re.compile(r"-(?!$|\.?\d|inf$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryCommand:
+    """Options beside the settings of a command."""
+
+    groups: ClassVar = {"every command": ("config", "print_config")}
+
+    config: Path | None = None
+    """YAML file with settings; it is read first, so the options given here win."""
+    print_config: bool = False
+    """Print all settings as YAML, in the form that --config reads, and stop."""
+
+
+class Option(NamedTuple):
+    """A field of a settings dataclass on the command line: its type, the title it stands under on the help page."""
+
+    name: str
+    field: dataclasses.Field
+    kind: Any
+    title: str
+    owner: type
+    is_positional: bool
+
+
+def options_of(settings_class: type) -> dict[str, Option]:
+    """The options of a settings dataclass by name, in the order of the help page.
+
+    A settings dataclass may have a class variable `groups`, titles with the names of fields; fields in none of them are
+    called "options". Those of a dataclass inside it stand behind its own.
+    """
+    hints = typing.get_type_hints(settings_class, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(settings_class)}
+    titles = {name: title for title, names in getattr(settings_class, "groups", {}).items() for name in names}
+    found, inner = [], []
+    for name in {**titles, **fields}:
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            inner += options_of(kind).values()
+            continue
+        is_positional = POSITIONAL in getattr(kind, "__metadata__", ())
+        kind = get_args(kind)[0] if is_positional else kind
+        title = titles.get(name, "options")
+        found.append(Option(name.replace("_", "-"), fields[name], kind, title, settings_class, is_positional))
+    options: dict[str, Option] = {}
+    for option in [*found, *inner]:
+        if option.name in options:
+            raise TypeError(f"two settings share the name {option.name}")
+        options[option.name] = option
+    return options
+
+
+def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """The values that a command line gives, by the name of the field.
+
+    An option takes the word behind it, one of a list all words, a switch none. The words that are left are those of the
+    positional option, if there is one.
+
+    Raises:
+        UserError: at the first mistake.
+    """
+    named = {name: option for name, option in options.items() if not option.is_positional}
+    positional = next((option for option in options.values() if option.is_positional), None)
+    values: dict[str, Any] = {}
+    free: list[str] = []
+    for token, behind in _grouped(arguments):
+        flag, joined, word = token.partition("=")
+        words = [word, *behind] if joined else behind
+        option = _find(flag, named, positional) if token else None
+        count = 0 if option is None or option.kind is bool else len(words) if is_list(option.kind) else 1
+        own, others = words[:count], words[count:]
+        if others and (positional is None or (joined and not own)):
+            raise UserError(_one_too_many(option, others[0], named))
+        free += others
+        if option is not None:
+            values[option.field.name] = _value(option, flag, own)
+    if free:
+        values[positional.field.name] = value_of(free, positional.kind, positional.name)
+    return values
+
+
+def _grouped(arguments: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Each option with the words behind it; words in front of all options, and those behind `--`, have none ("")."""
+    groups: list[tuple[str, list[str]]] = [("", [])]
+    for place, token in enumerate(arguments):
+        if token == "--":
+            return [*groups, ("", [*arguments[place + 1 :]])]
+        if _FLAG.match(token):
+            groups.append((token, []))
+        else:
+            groups[-1][1].append(token)
+    return groups
+
+
+def _find(flag: str, named: Mapping[str, Option], positional: Option | None) -> Option:
+    name = flag.replace("_", "-").removeprefix("--")
+    option = named.get(name) or named.get(name.removeprefix("no-"))
+    if option and (option.name == name or option.kind is bool):
+        return option
+    if positional and name in (positional.name, *FILES):
+        raise UserError(f"unknown option {flag}: write what stands behind it without an option (see --help)")
+    guess = closest(name, named)
+    raise UserError(f"unknown option {flag}" + (f": did you mean --{guess}?" if guess else "") + " (see --help)")
+
+
+def _one_too_many(option: Option | None, word: str, named: Mapping[str, Option]) -> str:
+    if option is None:
+        meant = closest("file", named)
+        hint = f": did you mean --{meant} {word}?" if meant else ": every value stands behind its option"
+        return f"unexpected argument {word!r}{hint} (see --help)"
+    if option.kind is bool:
+        return f"--{option.name} takes no value: write --{option.name} or --no-{option.name}, without {word!r}"
+    return f"--{option.name} takes one value: {word!r} is one too many"
+
+
+def _value(option: Option, flag: str, words: Sequence[str]) -> Any:
+    if option.kind is bool:
+        return flag.replace("_", "-") == f"--{option.name}"
+    # An empty word is a text, but no list of them.
+    if not (any(words) if is_list(option.kind) else words):
+        raise UserError(f"--{option.name}: a value is missing: give {describe(option.kind)}")
+    return value_of(words, option.kind, f"--{option.name}")
+
+
+def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], source: str) -> dict[str, Any]:
+    """The values that the entries of a settings file give, by the name of the field.
+
+    Raises:
+        UserError: for an unknown name or a value of the wrong type. It begins with `source`.
+    """
+    values = {}
+    for name, entry in entries.items():
+        asked = str(name).replace("_", "-")
+        if asked not in options:
+            guess = (closest(asked, options) or "").replace("-", "_")
+            hint = f": did you mean {guess}?" if guess else ": remove it, or see --help for the names"
+            raise UserError(f"{source}: unknown setting {name}{hint}")
+        option = options[asked]
+        if isinstance(entry, dict) or (isinstance(entry, list) and not is_list(option.kind)):
+            raise UserError(f"{source}: {name} takes {describe(option.kind)}, not a {type(entry).__name__}")
+        words = [str(item) for item in (entry if isinstance(entry, list) else [entry])]
+        values[option.field.name] = value_of(words, option.kind, f"{source}: {option.field.name}")
+    return values
