@@ -90,7 +90,7 @@ def encode(settings, rows: dict) -> tuple:
 def accuracy(model, encoded, tokenizer, precision) -> float:
     """The share of right classes."""
     from finetune.batches import BatchMaker
-    from finetune.inference import outputs
+    from finetune.predictor import outputs
     from finetune.tasks.classification import Classification
     from pretrain.engine.distributed import World
 

@@ -42,7 +42,7 @@ from table import Table, code, machine, parser
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from model import PRESETS, BertConfig
-from pretrain.engine.outcome import Outcome
+from pretrain.engine.counters import Outcome
 from pretrain.engine.step import step
 
 # Dense bf16 FLOPs a second by the name that the driver gives; the first that fits counts.

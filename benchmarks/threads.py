@@ -19,7 +19,7 @@ from pathlib import Path
 
 from table import machine, parser
 
-from pretrain.engine.machine import default_threads
+from pretrain.engine.device import default_threads
 
 SECONDS = 4.0
 # Turns of a waiting loop; the last is libgomp's own choice while there is a core for each thread.

@@ -10,9 +10,8 @@ from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 from pretrain.engine.distributed import World
-from pretrain.engine.earlier_run import SETTINGS_FILE, agreed, as_before
 from pretrain.engine.folder import claimed
-from pretrain.engine.stage import stage
+from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
 from .dataset import Dataset, read_dataset
 from .errors import FinetuneError
@@ -35,7 +34,7 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
 
     Args:
-        task: what is learned; `tasks.offered.DEFAULT` if not given.
+        task: what is learned; classification if not given.
     """
     out = out_folder(settings)
     asked = settings

@@ -14,7 +14,7 @@ from .errors import FinetuneError
 from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
 from .settings import FinetuneSettings
 from .tasks import Task
-from .tasks.offered import DEFAULT
+from .tasks.classification import Classification
 
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
@@ -42,12 +42,12 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     """Read all files and say what was found.
 
     Args:
-        task: what is to be learned; `tasks.offered.DEFAULT` if not given.
+        task: what is to be learned; classification if not given.
 
     Raises:
         FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).
     """
-    task = task or DEFAULT()
+    task = task or Classification()
     columns = columns_of_file(
         task,
         settings.train,

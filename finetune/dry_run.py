@@ -22,7 +22,7 @@ from pretrain.engine.progress import clock
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled
 from .finetuning import cut_sentence
-from .inference import outputs
+from .predictor import outputs
 from .rate_search import candidates
 from .resolve import check_model, model_config, resolve, with_budget, with_search
 from .rows import Example

@@ -14,13 +14,12 @@ from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import file_digest, read_object, write_json, write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
-from pretrain.engine.earlier_run import SETTINGS_FILE, as_before
 from pretrain.engine.folder import whole_folder
 from pretrain.engine.interruption import Interruption
-from pretrain.engine.machine import Machine
 from pretrain.engine.progress import clock
-from pretrain.engine.stage import stage
+from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 
 from . import report
 from .batches import Encoded, encode
@@ -39,7 +38,7 @@ def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Run, or go on with, a fine-tuning; returns its output folder.
 
     Args:
-        task: what is learned; `tasks.offered.DEFAULT` if not given.
+        task: what is learned; classification if not given.
 
     Raises:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.

@@ -79,8 +79,8 @@ def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
     import torch
 
+    from pretrain.engine.device import default_threads
     from pretrain.engine.folder import require_made
-    from pretrain.engine.machine import default_threads
 
     from .predictor import Predictor
 

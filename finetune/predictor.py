@@ -1,27 +1,56 @@
 """A fine-tuned model folder, ready to be asked."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import numpy as np
+import torch
 
 from data_prep.durable import read_object, write_json
 from data_prep.text.cells import kind_of, whole_characters
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model.bert import BertWithHead
+from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.opening import require_embeddings
 
 from .batches import BatchMaker, encode
 from .errors import FinetuneError
-from .inference import outputs
 from .long_text import LongText
 from .rows import Example
 from .tasks import Task
 from .tasks.classification import Classification
-from .tasks.offered import DEFAULT
+
+
+@torch.inference_mode()
+def outputs(
+    task: Task,
+    model: BertWithHead,
+    maker: BatchMaker,
+    precision: Callable[[], AbstractContextManager],
+    world: World,
+) -> np.ndarray:
+    """The task's outputs for each text, the mean over its windows: float32 [n, C].
+
+    The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
+    """
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    encoded = maker.encoded
+    found = np.zeros((encoded.num_texts, task.num_outputs), dtype=np.float32)
+    for sequences, batch in maker.sequences(share(encoded.lengths(), world)):
+        with precision():
+            logits = model(batch.to(device)).logits
+        each = task.outputs(logits).cpu() * batch.weights[:, None]
+        np.add.at(found, encoded.text[sequences], each.numpy())
+    model.train(was_training)
+    return world.sum_tensor(torch.from_numpy(found)).numpy()
+
 
 FACTS_FILE = "finetune.json"
 # Tokens computed at once. On a CPU more of them take no less time and more memory (measured).
@@ -35,7 +64,7 @@ class Facts:
     text_columns: tuple[str, ...]
     sequence_length: int
     long_text: LongText
-    task: str = DEFAULT.name
+    task: str = Classification.name
 
     def write(self, folder: Path) -> None:
         write_json(folder / FACTS_FILE, asdict(self))
@@ -74,7 +103,7 @@ class Predictor:
         precision: "fp32" gives the same numbers whatever is computed together; "bf16" is faster where the hardware
             computes in it.
         micro_batch_tokens: most tokens computed at once, by default by device.
-        task: what it was trained for; `tasks.offered.DEFAULT` if not given.
+        task: what it was trained for; classification if not given.
 
     Raises:
         UserError: the folder is damaged, or holds no model for the task; or the device is not there.
@@ -88,7 +117,7 @@ class Predictor:
         micro_batch_tokens: int | None = None,
         task: Task | None = None,
     ):
-        folder, task, device = Path(folder), task or DEFAULT(), find_device(device)
+        folder, task, device = Path(folder), task or Classification(), find_device(device)
         self.model = task.open_model(folder).to(device)
         self.tokenizer = WordPieceTokenizer.load(folder)
         config = self.model.config

@@ -11,9 +11,9 @@ from model.huggingface import read_config
 from model.weights import open_weights
 from pretrain.engine.budget import Budget
 from pretrain.engine.device import find_device
-from pretrain.engine.earlier_run import for_device
 from pretrain.engine.folder import require_made
 from pretrain.engine.opening import model_mistakes, require_embeddings
+from pretrain.engine.stage import for_device
 
 from .errors import FinetuneError
 from .settings import FinetuneSettings

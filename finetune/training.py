@@ -17,13 +17,12 @@ from pretrain.engine.batches import Batches, Position
 from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.engine.counters import Counters
-from pretrain.engine.device import Precision
+from pretrain.engine.device import Machine, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import whole_folder
 from pretrain.engine.interruption import Interruption
 from pretrain.engine.learner import Learner
 from pretrain.engine.loop import record_evaluation, train
-from pretrain.engine.machine import Machine
 from pretrain.engine.progress import MetricsFile, Progress, Silence
 from pretrain.engine.run import Run
 from pretrain.engine.threads import Threads
@@ -32,8 +31,7 @@ from .batches import BatchMaker, Encoded, TextStream, encode
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
 from .errors import FinetuneError
-from .inference import outputs
-from .predictor import Facts, Predictor
+from .predictor import Facts, Predictor, outputs
 from .settings import FinetuneSettings
 from .tasks import Task
 

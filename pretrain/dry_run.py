@@ -26,9 +26,9 @@ from .engine.progress import clock
 from .engine.step import step
 from .gpu_memory import GpuMemory
 from .pretraining import base_config, with_batch_size
+from .report import busy, too_large, too_short
 from .resolve import resolve
 from .settings import PretrainSettings
-from .trouble import busy, too_large, too_short
 
 # The first step warms up (memory, kernels); the second is timed.
 STEPS = 2

@@ -15,9 +15,8 @@ from data_prep.examples.pairs import example_order
 from data_prep.examples.shard_examples import ShardExamples
 
 from .batches import BatchMaker
-from .engine.batches import share
+from .engine.batches import moved, share
 from .engine.budget import Budget
-from .engine.device import moved
 from .engine.distributed import World
 from .objective import PretrainingObjective
 

@@ -22,28 +22,24 @@ from .engine.batches import Batches, Position
 from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.counters import Counters
+from .engine.device import Machine
 from .engine.distributed import World
-from .engine.earlier_run import SETTINGS_FILE, as_before
 from .engine.errors import PretrainError
 from .engine.folder import whole_folder
 from .engine.interruption import Interruption
 from .engine.learner import Learner
 from .engine.loop import train
-from .engine.machine import Machine
 from .engine.opening import model_mistakes
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.run import Run
 from .engine.schedule import Schedule
-from .engine.stage import stage
+from .engine.stage import SETTINGS_FILE, as_before, stage
 from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
-from .model_card import model_card
 from .objective import PretrainingObjective
-from .plots import draw_curves
-from .report import results_table
+from .report import Trouble, busy, draw_curves, model_card, results_table, too_large
 from .resolve import MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
-from .trouble import Trouble, busy, too_large
 
 ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
 

@@ -1,9 +1,18 @@
-"""Held-out results of pretraining as text, beside their baselines."""
+"""What a person sees of a pretraining: results beside their baselines, curves, warnings, the model card."""
 
+import os
+import re
 from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
 
+from data_prep.durable import replaced
+from model import BertConfig, parameter_count
+
+from .engine.model_card import metadata, page, table
 from .engine.progress import clock
-from .objective import Row
+from .objective import PretrainingObjective, Row
+from .settings import PretrainSettings
 
 FORMS = {"nats": "{:.3f}", "share": "{:.1%}", "count": "{:,.0f}"}
 
@@ -21,3 +30,202 @@ def results_table(rows: Sequence[Row], results: dict) -> str:
         lines.append(f"{row.name:<22}{form.format(row.value):>12}   {baseline}")
     lines.append(f"{results['steps']:,} steps, {results['tokens']:,} tokens in {clock(results['seconds'])}")
     return "\n".join(lines)
+
+
+_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+# Of a point that belongs to no line.
+_ALONE = {"marker": "D", "linestyle": "", "markerfacecolor": "none"}
+
+
+def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -> None:
+    """Draw the rows of metrics.jsonl; the picture is replaced as a whole."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    training = [row for row in rows if "learning_rate" in row]
+    held_out = [(row["tokens"], row["validation"]) for row in rows if "validation" in row]
+    if not held_out:
+        return
+    # The last evaluation takes more examples than those before, and is no point of their line.
+    text = objective.baselines(held_out[0][1])
+    during = [row for row in held_out if objective.baselines(row[1]) == text]
+    final = [row for row in held_out if objective.baselines(row[1]) != text]
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    loss, accuracy = figure.subplots(1, 2)
+    last = held_out[-1][1]
+    for part, colour in zip(objective.parts, cycle(_COLOURS)):
+        name, label = part.name, part.name.upper()
+        if f"{name}_loss" not in last:
+            continue
+        steps = [row["tokens"] for row in training]
+        loss.plot(steps, [row.get(f"{name}_loss") for row in training], color=colour, alpha=0.3, lw=1)
+        for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
+            for some, more, style in ((during, "", {"marker": "o", "ms": 3}), (final, ", more text", _ALONE)):
+                values = [scale * found[f"{name}_{measure}"] for _, found in some]
+                if some:
+                    axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
+            if baseline := part.baselines.get(measure):
+                level = scale * last[baseline]
+                axes.axhline(level, color=colour, linestyle=":", label=baseline.replace("_", " "))
+    for axes, title in ((loss, "loss (nats; pale: training)"), (accuracy, "held-out accuracy (%)")):
+        axes.set(title=title, xlabel="tokens seen")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+# Processes that want to run, for each core.
+_BUSY = 1.75
+# Fewer steps leave a model where it began.
+_FEWEST_STEPS = 60
+# A model with this many parameters per token of text learns the text by heart.
+_PARAMETERS_A_TOKEN = 5
+
+
+class Trouble:
+    """Looks at each held-out evaluation of a pretraining and says every kind of trouble once.
+
+    Args:
+        objective: says what the troubles of its parts are.
+        evaluations: how many there will be during the run; one more follows at its end.
+    """
+
+    def __init__(self, objective: PretrainingObjective, evaluations: int):
+        self.objective, self.evaluations = objective, evaluations
+        self._said: set[str] = set()
+
+    def found(self, rows: Sequence[dict]) -> list[str]:
+        """Sentences about the newest evaluation.
+
+        Args:
+            rows: of metrics.jsonl.
+        """
+        rows = [row for row in rows if "validation" in row]
+        warnings = self.objective.warnings(rows, len(rows) / self.evaluations)
+        new = {kind: sentence for kind, sentence in warnings.items() if kind not in self._said}
+        self._said |= new.keys()
+        return list(new.values())
+
+
+def too_large(parameters: int, tokens: int) -> str | None:
+    """A sentence where a model is large for the tokens of its corpus."""
+    if parameters <= _PARAMETERS_A_TOKEN * tokens:
+        return None
+    return (
+        f"Warning: the model has {parameters:,} parameters for {tokens:,} tokens of text, and may learn it by heart: "
+        "take a smaller --preset, give more text, or continue from an existing BERT with --init-from."
+    )
+
+
+def busy(device: str) -> str | None:
+    """A sentence where other programs use the cores."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    if device != "cpu" or load < _BUSY * cores:
+        return None
+    return (
+        f"Warning: {load:.0f} processes want the {cores} cores of this machine, so training gets a share of them only: "
+        "end the others for full speed."
+    )
+
+
+def too_short(steps: float, is_timed: bool) -> str | None:
+    """A sentence where a budget is too small to learn anything in from nothing; a timed one has more smaller steps."""
+    if steps >= _FEWEST_STEPS:
+        return None
+    smaller = ", or a smaller --preset, which makes more steps of the same time" if is_timed else ""
+    return (
+        f"Warning: in about {steps:,.0f} steps hardly more than the frequencies of words is learned: give a longer "
+        f"--budget{smaller}."
+    )
+
+
+_SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
+             "dropout", "precision")  # fmt: skip
+_OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
+# How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
+_OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
+_TITLE = "A BERT of its own domain"
+_USE = """\
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="path/to/this/folder")
+print(fill("One word is [MASK] here."))
+```"""
+_LIMITS = """\
+It knows the text it was trained on and little else, and repeats whatever bias and errors that text has. It may have
+kept names and phrases of it: who may not read the text should not get the model unasked. It is a start for fine-tuning,
+not a source of facts."""
+
+
+def model_card(
+    config: BertConfig, objective: PretrainingObjective, prepared: dict, results: dict, settings: PretrainSettings
+) -> str:
+    """The model card, with the metadata block that model hubs read.
+
+    Args:
+        prepared: the manifest of the prepared corpus.
+        results: content of results.json.
+        settings: resolved.
+    """
+    found = results["validation"]
+    block = metadata(
+        "fill-mask",
+        "a BERT of its own domain",
+        "held-out documents of the corpus",
+        _indexed(objective, found),
+        language=_language(prepared),
+    )
+    sections = {
+        "Data": _data(prepared, results),
+        "Results": table(("on held-out text", "this model", "baseline"), map(_row, objective.rows(found))),
+        "Settings": table(("setting", "value"), _settings(prepared, settings).items()),
+        "Use": _USE,
+        "Limits": _LIMITS,
+    }
+    return page(block, _TITLE, _introduction(config, objective, settings), sections)
+
+
+def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:
+    start = "from an existing BERT" if settings.init_from else "from scratch"
+    return f"""\
+{config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads,
+{parameter_count(config):,} parameters, vocabulary {config.vocab_size:,}, sequences of up to
+{config.max_position_embeddings} tokens. Pretrained {start} with {objective.learned}."""
+
+
+def _data(prepared: dict, results: dict) -> str:
+    train, validation = prepared["train"], prepared["validation"]
+    return f"""\
+{train["tokens"]:,} tokens in {train["documents"]:,} documents to learn from, {validation["tokens"]:,} tokens in
+{validation["documents"]:,} documents held out. {results["steps"]:,} steps, {results["tokens"]:,} tokens computed,
+{results["processes"]} process{"es" if results["processes"] > 1 else ""}."""
+
+
+def _settings(prepared: dict, settings: PretrainSettings) -> dict:
+    chosen = {name: getattr(settings, name) for name in _SETTINGS}
+    chosen |= {name: getattr(settings.examples, name) for name in _OF_THE_EXAMPLES}
+    return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
+
+
+def _indexed(objective: PretrainingObjective, found: dict) -> list[tuple[str, float]]:
+    """What hubs list of the results: those of what is learned first."""
+    name = objective.parts[0].name
+    kinds = ("loss", "perplexity", "accuracy")
+    return [(kind, found[f"{name}_{kind}"]) for kind in kinds if found.get(f"{name}_{kind}") is not None]
+
+
+def _row(row: Row) -> tuple[str, str, str]:
+    """A result and its baseline as cells."""
+    form = {"nats": "{:.3f}", "share": "{:.3f}", "count": "{:,.1f}"}[row.unit]
+    baseline = "" if row.baseline is None else f"{form.format(row.baseline)} ({row.of})"
+    return row.name, form.format(row.value), baseline
+
+
+def _language(prepared: dict) -> str:
+    """The language of the corpus as hubs write it, without a region."""
+    code = str(prepared["identity"].get("language")).lower().replace("_", "-").split("-")[0]
+    return code if re.fullmatch("[a-z]{2,3}", code) else "und"

@@ -12,9 +12,9 @@ from model import PRESETS, BertConfig
 
 from .engine.budget import Budget
 from .engine.device import find_device, tokens_a_step
-from .engine.earlier_run import for_device
 from .engine.errors import PretrainError
 from .engine.optimizer import peak_learning_rate
+from .engine.stage import for_device
 from .settings import PretrainSettings
 
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.

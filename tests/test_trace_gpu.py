@@ -13,7 +13,7 @@ from model import BertConfig, BertForPreTraining
 from pretrain import evaluate
 from pretrain.batches import PretrainingBatch
 from pretrain.build import bert_objective
-from pretrain.engine.device import moved
+from pretrain.engine.batches import moved
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 # A process that traces takes ten seconds.

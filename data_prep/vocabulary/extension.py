@@ -7,8 +7,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from .frequent_counts import FrequentCounts
 from .training import continues_word, count_characters, normalised_counts
+from .word_counts import FrequentCounts
 from .wordpiece import WordPieceTokenizer
 
 _TEXTS_AT_ONCE = 4_096

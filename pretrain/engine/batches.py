@@ -136,3 +136,10 @@ def empty_sequence(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     """The fields of a `PackedBatch` that is [CLS] [SEP]."""
     ids = np.array([tokenizer.cls_id, tokenizer.sep_id])
     return inputs(Packed(ids, np.zeros(2, np.int64), np.arange(2), np.array([0, 2])))
+
+
+def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
+    """The batch on the device. The host goes on at once: what is copied to a GPU lies in pinned memory."""
+    if device.type == "cuda":
+        batch = batch.pin_memory()
+    return batch.to(device, non_blocking=True)

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from model import PackedBatch
 from model.huggingface import PretrainedModel
 
-from .counters import Counters
+from .counters import Counters, LossScale
 from .device import Precision, steps_behind
 from .distributed import World
-from .loss_scale import LossScale
 from .optimizer import Optimizer
 from .settings import LoopSettings
 

@@ -12,9 +12,9 @@ from data_prep.errors import Interrupted
 
 from .anomaly import watched
 from .batches import Batches, Position
+from .counters import Outcome
 from .errors import PretrainError
 from .learner import Learner
-from .outcome import Outcome
 from .run import Run
 from .step import arrange_sums, step
 from .threads import Threads

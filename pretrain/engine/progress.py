@@ -10,8 +10,7 @@ from typing import Any
 from data_prep.console.screen import Bar, say
 from data_prep.durable import flush_to_disk, write_text
 
-from .counters import Counters
-from .outcome import Outcome
+from .counters import Counters, Outcome
 
 # Without a terminal a line is printed at least this often (share of the budget).
 _LINES = 20

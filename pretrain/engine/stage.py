@@ -1,13 +1,130 @@
-"""What every stage begins with: its processes, its settings, and its output folder."""
+"""What every stage begins with: its processes, its settings and those of an earlier run, and its output folder."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, TypeVar
 
+import yaml
+
+from data_prep.console import command_line
+from data_prep.console.screen import say
+
+from .budget import Budget
+from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World, joined
-from .earlier_run import Settings, agreed
+from .errors import PretrainError
 from .folder import claimed
 from .interruption import Interruption
+from .settings import LoopSettings
+
+Settings = TypeVar("Settings", bound=LoopSettings)
+Unused = Callable[[Mapping[str, Any]], set[str]]
+
+SETTINGS_FILE = "settings.yaml"
+
+
+def agreed(settings: Settings, world: World, resolved: Callable[[], Settings]) -> Settings:
+    """What the main process makes of the settings, for all."""
+
+    def chosen() -> dict[str, Any]:
+        return command_line.as_dict(resolved())
+
+    return command_line.from_dict(type(settings), world.first(chosen))
+
+
+def for_device(device: str) -> dict[str, Any]:
+    """What `auto` becomes on a device, for the settings that depend on the machine alone."""
+    return {
+        "micro_batch_tokens": tokens_at_once(device),
+        "precision": fastest_precision(device),
+        "threads": default_threads(),
+    }
+
+
+def as_before(
+    settings: Settings, out: Path, may_differ: set[str], unused: Unused = lambda settings: set()
+) -> Settings | None:
+    """The settings of the run that `out` holds, brought up to what is asked now; None if it holds no run.
+
+    Args:
+        may_differ: names of settings that do not decide the result. A budget among them may only grow.
+        unused: settings -> names of those that others leave nothing to act on.
+
+    Raises:
+        PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
+    """
+    path = out / SETTINGS_FILE
+    if out.exists() and not out.is_dir():
+        raise PretrainError(f"{out} is a file: give the name of a folder as --out")
+    if not path.exists():
+        # A run that was killed before it began may have left these, and a file that it was writing.
+        own = ("prepared", ".lock")
+        if out.exists() and any(entry.name not in own and entry.suffix != ".tmp" for entry in out.iterdir()):
+            raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
+        return None
+    if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        raise PretrainError(f"{out} holds a run already: give another --out, or leave --resume never out")
+    now = command_line.as_dict(settings)
+    before = command_line.as_dict(type(settings)()) | _read(path)
+    if before.keys() - now.keys():
+        raise PretrainError(f"{out} holds a run of another command, or of another version: give another --out")
+    # Of a corpus that one of the two was given prepared the content decides.
+    aside = unused(before) | unused(now)
+    again = chosen_again(before, now)
+    for sentence in again.values():
+        say(sentence)
+    kept = {name for name, value in now.items() if value == "auto" and name not in aside | again.keys()}
+    now |= {name: before[name] for name in kept}
+    aside |= may_differ | again.keys()
+    comparable = [{k: v for k, v in values.items() if k not in aside} for values in (before, now)]
+    found = command_line.differences(*comparable)
+    if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
+        found.append(f"budget: {before['budget']} before, {now['budget']} now (it may only grow, in the same unit)")
+    if found:
+        raise PretrainError(
+            f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
+        )
+    return command_line.from_dict(type(settings), now, source=str(path))
+
+
+def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """Settings that `auto` chose on a machine that could do what this one cannot: their names, each with a sentence.
+
+    Threads are chosen again on each machine where the budget is a time: there they decide no more than the speed.
+    """
+    found = {}
+    device = before["device"] if now["device"] == "auto" else now["device"]
+    if device != "auto" and not is_there(device):
+        found["device"] = f"The run was begun on {device}, which is not there: it goes on on another device."
+        found["micro_batch_tokens"] = "The size of its micro-batches is chosen again."
+        device = "auto"
+    device = find_device(device)
+    if before["precision"] != "auto" and not pays(before["precision"], device):
+        found["precision"] = (
+            f"The run was begun in {before['precision']}, for which {device} has no instructions here: it goes on in "
+            f"{fastest_precision(device)}."
+        )
+    threads, cores = before["threads"], default_threads()
+    is_counted = before["budget"] != "auto" and Budget.parse(before["budget"]).is_counted
+    if threads not in ("auto", cores) and (not is_counted or threads > cores):
+        found["threads"] = f"The run was begun with --threads {threads}: it goes on with {cores}."
+    return {name: sentence for name, sentence in found.items() if now[name] == "auto"}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise PretrainError(f"{path} is damaged: write it again, or give another --out") from error
+    if not isinstance(content, dict) or "budget" not in content:
+        raise PretrainError(f"{path} is not the settings of a run: give another --out")
+    return content
+
+
+def _extends(before: Budget, now: Budget) -> bool:
+    return now.unit == before.unit and now.amount >= before.amount
 
 
 @contextmanager

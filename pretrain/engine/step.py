@@ -13,14 +13,29 @@ from data_prep.console.screen import say
 from data_prep.examples.random_keys import keys
 from model import PackedBatch
 
-from .batches import Batches
-from .device import Arriving, free_cache, moved
+from .batches import Batches, moved
+from .counters import Outcome
+from .device import Arriving, free_cache
 from .distributed import unsynchronised
 from .errors import PretrainError
 from .learner import Learner
 from .optimizer import clip
-from .out_of_memory import is_out_of_memory
-from .outcome import Outcome
+
+_WORDS = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+"""In messages of RuntimeError: torch's allocator, the driver, cuBLAS, cuDNN and Metal."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether less work at once could help: the device's memory was too small for what raised this."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 def step(learner: Learner, batches: Batches) -> Outcome:

@@ -10,9 +10,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from finetune.batches import BatchMaker, encode
 from finetune.errors import FinetuneError
-from finetune.inference import outputs
 from finetune.long_text import windows
-from finetune.predictor import FACTS_FILE, Facts, Predictor
+from finetune.predictor import FACTS_FILE, Facts, Predictor, outputs
 from finetune.rows import Example
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification

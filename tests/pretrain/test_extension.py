@@ -7,8 +7,8 @@ from tokenizers import AddedToken
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
+from pretrain.build import extended, lengthened
 from pretrain.engine.checkpoint import save_model_folder
-from pretrain.extension import extended, lengthened
 from pretrain.run import main
 
 NEW = ["hearts", "##ingly", "patients"]

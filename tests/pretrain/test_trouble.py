@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.build import bert_objective
-from pretrain.trouble import Trouble, busy, too_large, too_short
+from pretrain.report import Trouble, busy, too_large, too_short
 
 
 def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:

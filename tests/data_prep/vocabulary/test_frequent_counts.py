@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.vocabulary.frequent_counts import FrequentCounts
+from data_prep.vocabulary.word_counts import FrequentCounts
 
 WORDS = st.text("ab", min_size=1, max_size=4)
 BATCHES = st.lists(st.lists(WORDS, max_size=12).map(Counter), max_size=30)

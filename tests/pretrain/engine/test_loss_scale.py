@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.engine.loss_scale import LossScale
+from pretrain.engine.counters import LossScale
 
 
 @settings(max_examples=30, deadline=None)

@@ -12,8 +12,8 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.settings import ExampleSettings
-from pretrain.engine.earlier_run import SETTINGS_FILE
-from pretrain.engine.machine import Machine, available_cores, default_threads
+from pretrain.engine.device import Machine, available_cores, default_threads
+from pretrain.engine.stage import SETTINGS_FILE
 from pretrain.pretraining import pretrain
 from pretrain.resolve import automatic_batch_size
 from pretrain.settings import PretrainSettings
@@ -112,7 +112,7 @@ def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path
 @pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3)])
 def test_threads_follow_the_affinity_unless_they_are_given(environment, expected):
     program = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-    program += "from pretrain.engine.machine import *; print(available_cores(), default_threads())"
+    program += "from pretrain.engine.device import *; print(available_cores(), default_threads())"
     bare = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     found = subprocess.run(
         [sys.executable, "-c", program], env=bare | environment, capture_output=True, text=True, check=True

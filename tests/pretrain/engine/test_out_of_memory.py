@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pretrain.engine.out_of_memory import is_out_of_memory
+from pretrain.engine.step import is_out_of_memory
 
 
 def raised_by(act) -> BaseException:

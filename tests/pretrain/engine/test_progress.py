@@ -3,9 +3,8 @@ import json
 import pytest
 import torch
 
-from pretrain.engine.counters import Counters
+from pretrain.engine.counters import Counters, Outcome
 from pretrain.engine.device import Arriving
-from pretrain.engine.outcome import Outcome
 from pretrain.engine.progress import MetricsFile, Progress
 
 

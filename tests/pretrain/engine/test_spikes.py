@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrain.engine.spikes import UsualLoss
+from pretrain.engine.counters import UsualLoss
 
 STEPS = 10_000
 
