@@ -29,7 +29,7 @@ class Example(NamedTuple):
     ids: list[int]
     token_types: list[int]
     masked_positions: list[int]
-    masked_labels: list[int]
+    masked_targets: list[int]
     label: int
 
 

@@ -62,10 +62,10 @@ def padded(packed: list[PretrainingBatch], groups: int) -> list[Padded]:
 def _rows(batch: PretrainingBatch) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Of each example: ids, token types, labels (-100 where nothing is to be predicted), next-sentence label."""
     labels = torch.full_like(batch.input_ids, IGNORED)
-    labels[batch.masked_positions] = batch.masked_labels
+    labels[batch.masked_positions] = batch.masked_targets
     lengths = batch.sequence_starts.diff().tolist()
     columns = (values.split(lengths) for values in (batch.input_ids, batch.token_type_ids, labels))
-    return list(zip(*columns, batch.pair_labels, strict=True))
+    return list(zip(*columns, batch.pair_targets, strict=True))
 
 
 def _rectangle(rows: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Padded:

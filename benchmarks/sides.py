@@ -93,13 +93,13 @@ class Corpus:
         parts = [part for drawn in self.drawn for part in drawn.parts]
         tokens = sum(part.num_tokens for part in parts)
         squares = sum(int(part.sequence_starts.diff().long().square().sum()) for part in parts)
-        masked = sum(len(part.masked_labels) for part in parts)
+        masked = sum(len(part.masked_targets) for part in parts)
         return flops_per_token(config, squares / tokens, masked / tokens)
 
     def matmul_rate(self, config: BertConfig, seconds: float) -> MatmulRate:
         """The bare products of a micro-batch of ours of mean size."""
         parts = [part for drawn in self.drawn for part in drawn.parts]
-        sizes = [(part.num_tokens, len(part.masked_labels), part.num_sequences) for part in parts]
+        sizes = [(part.num_tokens, len(part.masked_targets), part.num_sequences) for part in parts]
         means = (round(statistics.mean(column)) for column in zip(*sizes, strict=True))
         dtype = torch.bfloat16 if self.settings.precision == "bf16" else torch.float32
         return MatmulRate(linears(config, *means), dtype, self.settings.device, seconds)

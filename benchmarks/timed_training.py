@@ -123,7 +123,7 @@ class Judge:
         length = np.array([len(piece.removeprefix("##")) for piece in tokenizer.vocabulary])
         length[tokenizer.unk_id] = 1
         examples = self.evaluation.examples[: self.terms.examples]
-        labels = [batch.masked_labels.numpy() for batch in self.evaluation.maker.micro_batches(examples)]
+        labels = [batch.masked_targets.numpy() for batch in self.evaluation.maker.micro_batches(examples)]
         return float(length[np.concatenate(labels)].mean())
 
 

@@ -103,9 +103,9 @@ def batch_of(case: Case) -> PretrainingBatch:
         sequence_starts=starts,
         max_sequence_length=length,
         masked_positions=places,
-        masked_labels=torch.zeros_like(places),
+        masked_targets=torch.zeros_like(places),
         most_masked=each,
-        pair_labels=torch.zeros(count, dtype=torch.int64),
+        pair_targets=torch.zeros(count, dtype=torch.int64),
     )
 
 

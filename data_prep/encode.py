@@ -1,7 +1,7 @@
 """Documents to token ids, block by block, on a `concurrent.futures` executor.
 
-Blocks (about 2 MB of text) are the unit of work and of resuming. They are cut by document order and bytes, never by
-workers, so the ids come out the same for any number of processes.
+Blocks (2 million characters of text) are the unit of work and of resuming. Document order and size decide where one
+ends, not the workers, so the ids come out the same for any number of processes.
 """
 
 import hashlib

@@ -44,7 +44,7 @@ class Split:
     `role` uint8 [documents]: TRAIN, VALIDATION, DUPLICATE or NEAR_DUPLICATE; the last two are left out. `order` uint64
     [documents]: equal for documents that were kept on one side. `in_vocabulary` bool [documents]: among those that the
     vocabulary is trained on. `cut_document` is the index of the document whose last part is held out, where no whole
-    document could be, else None. `cut_share` is the share of its lines that is held out.
+    document could be, else None. `cut_share` is the share of it that is held out.
     """
 
     role: np.ndarray

@@ -52,7 +52,7 @@ class Encoded:
     num_cut: int
     """Tokens that are in no sequence."""
 
-    def labels(self) -> np.ndarray:
+    def targets(self) -> np.ndarray:
         """The target of each text: [n]."""
         labels = np.zeros(self.num_texts, dtype=self.sequences.label.dtype)
         labels[self.text] = self.sequences.label

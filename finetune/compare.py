@@ -34,7 +34,7 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
 
     Args:
-        task: what is learned; classification if not given.
+        task: what is learned; by default classes of texts.
     """
     out = out_folder(settings)
     asked = settings

@@ -42,7 +42,7 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     """Read all files and say what was found.
 
     Args:
-        task: what is to be learned; classification if not given.
+        task: what is to be learned; by default classes of texts.
 
     Raises:
         FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).

@@ -38,7 +38,7 @@ def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Run, or go on with, a fine-tuning; returns its output folder.
 
     Args:
-        task: what is learned; classification if not given.
+        task: what is learned; by default classes of texts.
 
     Raises:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
@@ -67,7 +67,7 @@ def run_seeds(
         refuse_fewer_seeds(out, seeds)
         return finished_results(out, seeds, material.digest)
 
-    results = world.first(finished)
+    results = world.from_main(finished)
     if results:
         say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
         return results
@@ -84,7 +84,7 @@ def run_seeds(
             say(f"\nSeed {seed}:")
         found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
     best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
-    return world.first(lambda: Results(settings, out, dataset, found, best, tried).write())
+    return world.from_main(lambda: Results(settings, out, dataset, found, best, tried).write())
 
 
 def finished_results(out: Path, seeds: range, digest: str) -> dict | None:

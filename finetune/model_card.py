@@ -41,7 +41,7 @@ def _introduction(config: BertConfig, results: dict, part: str, is_pair: bool, s
     rows, what = results["rows"], "pairs of texts" if is_pair else "texts"
     chosen = "best epoch and seed chosen on them" if part == "validation" else "they chose nothing"
     return f"""\
-{config.num_hidden_layers} layers x {config.hidden_size}, up to {settings.sequence_length} tokens. Fine-tuned on
+{config.shape}, up to {settings.sequence_length} tokens. Fine-tuned on
 {rows["train"]:,} {what}; measured on {rows[part]:,} {part} texts ({chosen})."""
 
 

@@ -103,7 +103,7 @@ class Predictor:
         precision: "fp32" gives the same numbers whatever is computed together; "bf16" is faster where the hardware
             computes in it.
         micro_batch_tokens: most tokens computed at once, by default by device.
-        task: what it was trained for; classification if not given.
+        task: what it was trained for; by default classes of texts.
 
     Raises:
         UserError: the folder is damaged, or holds no model for the task; or the device is not there.

@@ -39,11 +39,11 @@ class RateSearch:
 
     def found(self) -> dict:
         """{"learning_rate": the best, "tried": {rate: validation scores}, "data": digest}, from rates.json or now."""
-        found = self.world.first(self._before)
+        found = self.world.from_main(self._before)
         if not found:
             tried = {f"{rate:g}": self._tried(rate) for rate in candidates(self.settings)}
-            found = self.world.first(lambda: self._choose(tried))
-        self.world.first(lambda: self._keep(f"{found['learning_rate']:g}"))
+            found = self.world.from_main(lambda: self._choose(tried))
+        self.world.from_main(lambda: self._keep(f"{found['learning_rate']:g}"))
         return found
 
     def _before(self) -> dict | None:

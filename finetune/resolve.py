@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
-from model.huggingface import read_config
+from model.families import read_config
 from model.weights import open_weights
 from pretrain.engine.budget import Budget
 from pretrain.engine.device import find_device
@@ -60,7 +60,7 @@ def model_config(folder: str) -> BertConfig:
     """
     require_made(folder, FinetuneSettings.model, "pretrain.run")
     with model_mistakes(FinetuneError):
-        return read_config(Path(folder))
+        return read_config(folder)
 
 
 def check_model(folder: str, config: BertConfig) -> None:

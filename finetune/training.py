@@ -82,7 +82,7 @@ class SeedTraining:
         self.machine, self.threads = Machine.here(settings.device), Threads.of(settings, world.size)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.restarts = Restarts(out / "restarts.json", material.digest)
-        self.gold = material.validation.labels()
+        self.targets = material.validation.targets()
         self.task = material.dataset.task
         self.objective = self.task.objective(material.train, settings)
 
@@ -91,11 +91,11 @@ class SeedTraining:
 
     def results(self) -> dict:
         """The results, of a seed that is finished from its file, else by training."""
-        results = self.world.first(self._found)
+        results = self.world.from_main(self._found)
         while not results:
             with self.threads:
                 run = self._run()
-                results = self.world.first(partial(self._end, run))
+                results = self.world.from_main(partial(self._end, run))
         return results
 
     def _end(self, run: Run) -> dict | None:
@@ -125,7 +125,7 @@ class SeedTraining:
         return {"learning_rate": self.settings.learning_rate, "restarts": [], "learned_nothing": False} | found
 
     def _run(self) -> Run:
-        newest = self.world.first(lambda: str(self.checkpoints.newest_intact() or ""))
+        newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
         model.to(self.settings.device)
         if self.settings.freeze_encoder:
@@ -153,7 +153,7 @@ class SeedTraining:
 
     def _evaluate(self, model: BertWithHead) -> dict[str, float]:
         maker = self._maker(self.material.validation)
-        return self.task.scores(self.gold, outputs(self.task, model, maker, self.precision, self.world))
+        return self.task.scores(self.targets, outputs(self.task, model, maker, self.precision, self.world))
 
     def _summary(self, results: dict[str, float]) -> str:
         first = list(self.task.shown.values())[:2]
@@ -163,7 +163,7 @@ class SeedTraining:
     def _make_run(self, learner: Learner, state: dict) -> Run:
         settings = self.settings
         reserve = state["reserve"] if state else self._reserve(learner.model, Budget.parse(settings.budget))
-        rate = self.world.first(lambda: self.restarts.learning_rate(settings.learning_rate))
+        rate = self.world.from_main(lambda: self.restarts.learning_rate(settings.learning_rate))
         run = Run(
             learner=learner,
             settings=replace(settings, learning_rate=rate),
@@ -194,7 +194,7 @@ class SeedTraining:
         began = time.monotonic()
         self._evaluate(model)
         seconds = time.monotonic() - began
-        reserve = self.world.first(lambda: seconds) + _SAVING
+        reserve = self.world.from_main(lambda: seconds) + _SAVING
         if reserve > budget.amount / 2:
             raise FinetuneError(
                 f"reading the validation texts once takes {reserve:.0f} s of a --budget of {budget.amount:.0f} s: give "

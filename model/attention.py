@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import PackedBatch, rounded
-from .chosen import Chosen
+from .batch import Chosen, PackedBatch, rounded
+from .blocks import dropped
 from .config import ModelError
-from .dropout import dropped
 from .layout import HeadLayout, PaddingLayout
 
 IMPLEMENTATIONS = ("auto", "varlen", "sdpa", "dense")

@@ -6,6 +6,7 @@ is pooled.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,19 +14,22 @@ from torch import Tensor, nn
 from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_attention, plan_for_chosen
 from .batch import PackedBatch
 from .config import BertConfig, ModelError
-from .encoder import Embeddings, EncoderLayer, initialise
+from .encoder import Embeddings, Layers
 from .heads import MaskedLanguageHead, Pooler
 from .huggingface import PretrainedModel
+from .initialisation import initialise, look_at_neighbours
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
 
 
 class BertModel(PretrainedModel):
     """The encoder and, unless `add_pooling_layer` is false, the pooler."""
 
+    layers_class: ClassVar[type[Layers]] = Layers
+
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = self.layers_class(config)
         self.pooler = Pooler(config) if add_pooling_layer else None
         self.attention_implementation = "auto"
         initialise(self, config.initializer_range)
@@ -76,15 +80,8 @@ class BertModel(PretrainedModel):
         """
         self._check(batch)
         plan = self._plan(batch, output_attentions, None if output_hidden_states else at, most_at)
-        chosen = plan.chosen
-        hidden = self.embeddings(batch, plan.num_rows)
-        states, attentions = [hidden] if output_hidden_states else [], []
-        for number, layer in enumerate(self.layers, 1):
-            hidden, weights = layer(hidden, plan, chosen if number == len(self.layers) else None)
-            if output_hidden_states:
-                states.append(hidden)
-            if output_attentions:
-                attentions.append(weights)
+        chosen, hidden = plan.chosen, self.embeddings(batch, plan.num_rows)
+        hidden, states, attentions = self.layers(hidden, plan, output_hidden_states, output_attentions)
         first = batch.first_tokens() if chosen is None else chosen.first
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
@@ -92,9 +89,18 @@ class BertModel(PretrainedModel):
         return EncoderOutput(
             hidden,
             pooled,
-            tuple(states) if output_hidden_states else None,
-            tuple(attentions) if output_attentions else None,
+            states if output_hidden_states else None,
+            attentions if output_attentions else None,
         )
+
+    def layer_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the layers."""
+        return self.layers.matrices()
+
+    def look_at_neighbours(self) -> None:
+        """Let the first layer of a fresh model look at the neighbours of a word (see `initialisation`)."""
+        first = self.layers.in_order()[0]
+        look_at_neighbours(self.embeddings.position.weight, first.qkv.weight, first.num_heads)
 
     def _plan(
         self, batch: PackedBatch, output_attentions: bool, at: Tensor | None, most_at: int | None
@@ -145,9 +151,11 @@ def place_all(states: tuple[Tensor, ...] | None, place: Callable[[Tensor], Tenso
 class BertWithHead(PretrainedModel):
     """A BertModel under the name `bert`: what all classes with heads share."""
 
+    encoder_class: ClassVar[type[BertModel]] = BertModel
+
     def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
         super().__init__(config)
-        self.bert = BertModel(config, add_pooling_layer)
+        self.bert = self.encoder_class(config, add_pooling_layer)
 
     @property
     def attention_implementation(self) -> str:
@@ -161,6 +169,10 @@ class BertWithHead(PretrainedModel):
     def encode_pooled(self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool) -> EncoderOutput:
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
+
+    def layer_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the layers."""
+        return self.bert.layer_matrices()
 
     def freeze_encoder(self) -> None:
         """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.
@@ -215,7 +227,7 @@ class BertForPreTraining(BertWithHead):
     def forward_packed(
         self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: the training loop's call.
+        """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: what pretraining calls.
 
         Args:
             masked_positions: int64 [M], places in [0, T), each once.

@@ -1,7 +1,7 @@
 """The shape of a BERT: its settings, the named sizes, and what a size costs."""
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -36,6 +36,9 @@ class BertConfig:
 
     Raises ModelError where a value cannot be honoured; the message names the field.
     """
+
+    model_type: ClassVar[str] = "bert"
+    """In config.json."""
 
     vocab_size: int = 30522
     """V, rows of the word embedding."""
@@ -138,6 +141,16 @@ class BertConfig:
         if self.label2id is None:
             self.label2id = {name: index for index, name in self.id2label.items()}
 
+    @property
+    def num_stored_layers(self) -> int:
+        """Layers with weights of their own."""
+        return self.num_hidden_layers
+
+    @property
+    def shape(self) -> str:
+        """For people: "4 layers x 256"."""
+        return f"{self.num_hidden_layers} layers x {self.hidden_size}"
+
     @classmethod
     def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Self:
         """One of PRESETS with a vocabulary; heads and feed-forward follow the hidden size unless given."""
@@ -181,7 +194,7 @@ class BertConfig:
             values["architectures"] = [architecture]
         if not self.classifier_hidden_layers:
             del values["classifier_hidden_layers"]
-        model_type = OWN_MODEL_TYPE if self.classifier_hidden_layers else "bert"
+        model_type = OWN_MODEL_TYPE if self.classifier_hidden_layers else self.model_type
         return values | {"model_type": model_type, "tie_word_embeddings": True}
 
     @classmethod
@@ -190,10 +203,10 @@ class BertConfig:
 
         Raises ModelError for another model_type and for features that this encoder does not have.
         """
-        if values.get("model_type") not in ("bert", OWN_MODEL_TYPE):
+        if values.get("model_type") not in (cls.model_type, OWN_MODEL_TYPE):
             raise ModelError(
-                f'model_type is {values.get("model_type")!r}, and only "bert" and "{OWN_MODEL_TYPE}" can be read; '
-                "give the folder of a BERT model."
+                f'model_type is {values.get("model_type")!r}, and only "{cls.model_type}" and "{OWN_MODEL_TYPE}" can '
+                "be read; give the folder of a BERT model."
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise ModelError(
@@ -216,7 +229,7 @@ def parameter_count(config: BertConfig) -> int:
     norm = 2 * hidden
     attention = 4 * (hidden * hidden + hidden)
     feed_forward = 2 * hidden * inner + inner + hidden
-    layers = config.num_hidden_layers * (attention + feed_forward + 2 * norm)
+    layers = config.num_stored_layers * (attention + feed_forward + 2 * norm)
     dense = hidden * hidden + hidden
     heads = dense + (dense + norm + config.vocab_size) + (2 * hidden + 2)
     return rows * hidden + norm + layers + heads

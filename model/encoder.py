@@ -1,25 +1,14 @@
-"""The encoder: embeddings and post-LayerNorm layers over a packed batch (Devlin et al. 2019, section 3)."""
+"""Embeddings and post-LayerNorm layers over a packed batch (Devlin et al. 2019, section 3)."""
 
-from collections.abc import Callable
-from functools import partial
+from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import AttentionPlan, attend, attend_from_chosen
-from .batch import PackedBatch
-from .chosen import Chosen
+from .batch import Chosen, PackedBatch
+from .blocks import ACTIVATIONS, Dropout, layer_norm
 from .config import BertConfig
-from .dropout import Dropout
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-}
-"""BertConfig.hidden_act -> function."""
 
 
 class Embeddings(nn.Module):
@@ -100,27 +89,28 @@ class EncoderLayer(nn.Module):
         return self.output_norm(hidden + self.dropout(self.output(inner))), weights  # [T, H], [R, H]
 
 
-def layer_norm(config: BertConfig) -> nn.LayerNorm:
-    """LayerNorm over H. Torch takes mean and variance in float32 whatever the input, and the residual stream
-    stays float32 under autocast."""
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+class Layers(nn.ModuleList):
+    """The layers of an encoder, one after the other, each with weights of its own."""
 
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(EncoderLayer(config) for _ in range(config.num_hidden_layers))
 
-@torch.no_grad()
-def initialise(module: nn.Module, std: float) -> None:
-    """Fresh values for all parameters under `module`, as in the original release."""
-    for part in module.modules():
-        for name, parameter in part.named_parameters(recurse=False):
-            initialise_parameter(part, name, parameter, std)
+    def in_order(self) -> list[EncoderLayer]:
+        """The layers in the order in which they are applied."""
+        return [cast(EncoderLayer, layer) for layer in self]
 
+    def forward(
+        self, hidden: Tensor, plan: AttentionPlan, keep_states: bool = False, keep_weights: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """hidden [T, H] -> hidden [T, H], or [R, H] of the plan's chosen tokens; if they are to be kept, the hidden
+        states before and after each layer, and the attention weights of each."""
+        states, all_weights, order = [hidden], [], self.in_order()
+        for number, layer in enumerate(order, 1):
+            hidden, weights = layer(hidden, plan, plan.chosen if number == len(order) else None)
+            states = [*states, hidden] if keep_states else []
+            all_weights += [weights] if keep_weights else []
+        return hidden, tuple(states), tuple(all_weights)
 
-@torch.no_grad()
-def initialise_parameter(owner: nn.Module, name: str, parameter: Tensor, std: float) -> None:
-    """A normal truncated at two standard deviations for weights, 0 for biases, 1 for LayerNorm weights."""
-    if name == "bias":
-        nn.init.zeros_(parameter)
-    elif isinstance(owner, nn.LayerNorm):
-        nn.init.ones_(parameter)
-    else:
-        # The bounds of torch are absolute; its defaults, -2 and 2, would cut nothing.
-        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+    def matrices(self) -> list[nn.Parameter]:
+        """The weights of the linear modules, each once."""
+        return [cast(nn.Parameter, part.weight) for part in self.modules() if isinstance(part, nn.Linear)]

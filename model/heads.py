@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .blocks import ACTIVATIONS, Dropout, layer_norm
 from .config import BertConfig
-from .dropout import Dropout
-from .encoder import ACTIVATIONS, layer_norm
 
 
 class Pooler(nn.Module):

@@ -11,68 +11,35 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .config import BertConfig, ModelError
-from .encoder import initialise_parameter
+from .initialisation import initialise_parameter
+from .names import BERT_NAMES, TensorNames
 from .weights import StoredWeights, check_place, open_weights, read_json
 
-_MODULES = {
-    "bert.embeddings.word": "bert.embeddings.word_embeddings",
-    "bert.embeddings.position": "bert.embeddings.position_embeddings",
-    "bert.embeddings.token_type": "bert.embeddings.token_type_embeddings",
-    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
-    "bert.pooler.dense": "bert.pooler.dense",
-    "mlm_head": "cls.predictions",
-    "mlm_head.dense": "cls.predictions.transform.dense",
-    "mlm_head.norm": "cls.predictions.transform.LayerNorm",
-    "nsp_head": "cls.seq_relationship",
-    "classifier.linear": "classifier",
-    "qa_outputs": "qa_outputs",
-}
-_LAYER_MODULES = {
-    "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attention_output": ("attention.output.dense",),
-    "attention_norm": ("attention.output.LayerNorm",),
-    "intermediate": ("intermediate.dense",),
-    "output": ("output.dense",),
-    "output_norm": ("output.LayerNorm",),
-}
-_DEEP_HEAD = ("classifier.hidden.", "classifier.output.")
-_ENCODER = ("bert.embeddings.", "bert.encoder.")
-_TASK_HEADS = ("classifier.", "qa_outputs.")
-_WORDS = "bert.embeddings.word_embeddings.weight"
-_DECODER = "cls.predictions.decoder.weight"
-_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
-
-
-def huggingface_names(name: str) -> tuple[str, ...]:
-    """The tensors of transformers that make up a parameter of ours, top to bottom: three for qkv, else one.
-
-    `name` as in a model with heads, with "bert." before the encoder. A deep classification head keeps its own.
-    """
-    if name.startswith(_DEEP_HEAD):
-        return (name,)
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("bert.layers."):
-        return (f"{_MODULES[module]}.{kind}",)
-    _, _, index, part = module.split(".")
-    return tuple(f"bert.encoder.layer.{index}.{theirs}.{kind}" for theirs in _LAYER_MODULES[part])
+CONFIG_FILE = "config.json"
 
 
 class PretrainedModel(nn.Module):
     """A torch module with a `config`, made by that alone, that is read from a folder and written into one."""
 
+    config_class: ClassVar[type[BertConfig]] = BertConfig
+    names: ClassVar[TensorNames] = BERT_NAMES
     newly_initialised: tuple[str, ...] = ()
     """Tensors that from_pretrained made anew, under the names of transformers."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
+
+    def layer_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the layers, which Muon optimizes."""
+        raise NotImplementedError
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
@@ -86,18 +53,18 @@ class PretrainedModel(nn.Module):
         another model or of other sizes.
         """
         folder = Path(folder)
-        saved = read_config(folder)
+        saved = read_config(folder, cls.config_class)
         config = saved.changed(**config_changes)
         stored = open_weights(folder)
         if new_head or config.classifier_hidden_layers != saved.classifier_hidden_layers:
-            stored = _without_task_head(stored)
+            stored = _without_heads(stored, cls.names.task_heads)
         with torch.device("meta"):
             model = cls(config)
         missing = _check(model, stored)
         model.to_empty(device="cpu")
         _fill(model, stored)
         model.newly_initialised = missing
-        unasked = [name for name in missing if not (new_head and name.startswith(_TASK_HEADS))]
+        unasked = [name for name in missing if not (new_head and name.startswith(cls.names.task_heads))]
         if unasked:
             warnings.warn(
                 f"{folder} has no values for {', '.join(unasked)}: they start at random. Train the model before use.",
@@ -114,14 +81,14 @@ class PretrainedModel(nn.Module):
         config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
         text = json.dumps(config.to_dict(type(self).__name__), indent=2, sort_keys=True) + "\n"
         _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
-        _replace(folder / "config.json", lambda path: path.write_text(text, encoding="utf-8"))
+        _replace(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def to_huggingface(model: nn.Module) -> dict[str, Tensor]:
+def to_huggingface(model: PretrainedModel) -> dict[str, Tensor]:
     """The parameters of a model under the names of transformers, on the CPU."""
     tensors: dict[str, Tensor] = {}
     for name, parameter, _ in _parameters(model):
-        names = huggingface_names(name)
+        names = model.names.of(name)
         for theirs, rows in zip(names, parameter.detach().cpu().chunk(len(names)), strict=True):
             # Cloned, for a chunk shares its memory with its neighbours, which safetensors does not write.
             tensors[theirs] = rows.clone() if len(names) > 1 else rows.contiguous()
@@ -130,9 +97,18 @@ def to_huggingface(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def read_config(folder: Path) -> BertConfig:
-    """The config.json of a folder; raises ModelError, naming the file, where it cannot be honoured."""
-    path = folder / "config.json"
+def read_config(folder: Path, kind: type[BertConfig]) -> BertConfig:
+    """The config.json of a folder; raises ModelError, naming the file, if it cannot be honoured."""
+    values = read_config_values(folder)
+    try:
+        return kind.from_dict(values)
+    except ModelError as error:
+        raise ModelError(f"{folder / CONFIG_FILE}: {error}") from None
+
+
+def read_config_values(folder: Path) -> dict[str, Any]:
+    """What stands in the config.json of a folder; raises ModelError if there is none, or it is no JSON."""
+    path = folder / CONFIG_FILE
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. Give a local model folder; nothing is downloaded.")
     check_place(path)
@@ -141,11 +117,7 @@ def read_config(folder: Path) -> BertConfig:
         final = folder / "final"
         meant = f"Did you mean {final}?" if (final / path.name).is_file() else "Give the folder that holds config.json."
         raise ModelError(f"{path} is missing, so {folder} is not a model folder. {meant}")
-    values = read_json(path)
-    try:
-        return BertConfig.from_dict(values)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
+    return read_json(path)
 
 
 def _is_bare(model: nn.Module) -> bool:
@@ -161,56 +133,56 @@ def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter, nn.Module]]:
     ]
 
 
-def _without_task_head(stored: StoredWeights) -> StoredWeights:
-    """The same file, as if it had no task head."""
-    kept = {name: shape for name, shape in stored.shapes.items() if not name.startswith(_TASK_HEADS)}
+def _without_heads(stored: StoredWeights, heads: tuple[str, ...]) -> StoredWeights:
+    """The same file, as if it had no tensors with these prefixes."""
+    kept = {name: shape for name, shape in stored.shapes.items() if not name.startswith(heads)}
     return replace(stored, shapes=kept)
 
 
-def _check(model: nn.Module, stored: StoredWeights) -> tuple[str, ...]:
+def _check(model: PretrainedModel, stored: StoredWeights) -> tuple[str, ...]:
     """Compare names and shapes before anything is allocated; the names of missing head tensors."""
     missing, known = [], set()
     for name, parameter, _ in _parameters(model):
-        names = huggingface_names(name)
+        names = model.names.of(name)
         rows = parameter.shape[0] // len(names)
         for theirs in names:
             known.add(theirs)
-            source = _source(theirs, stored)
+            source = _source(theirs, stored, model.names)
             if source is None:
                 missing.append(theirs)
             else:
-                _check_shape(theirs, stored.shapes[source], (rows, *parameter.shape[1:]), stored.path)
-    lost = [name for name in missing if name.startswith(_ENCODER)]
+                _check_shape(theirs, stored.shapes[source], (rows, *parameter.shape[1:]), stored.path, model.names)
+    lost = [name for name in missing if name.startswith(model.names.encoder)]
     if lost:
         raise ModelError(
             f"{stored.path} lacks {len(lost)} tensors that config.json asks for, {lost[0]} first; "
             "the two files do not belong together, or this is not a BERT. Copy the folder again."
         )
-    surplus = [name for name in stored.shapes if name.startswith(_ENCODER) and name not in known]
+    surplus = [name for name in stored.shapes if name.startswith(model.names.encoder) and name not in known]
     if surplus:
         raise ModelError(
             f"{stored.path} holds {len(surplus)} tensors that config.json does not ask for, "
             f"{surplus[0]} first; "
             "the two files do not belong together (compare num_hidden_layers)."
         )
-    if hasattr(model, "mlm_head"):
-        _check_tied(stored)
+    if {first for first, _ in model.names.tied} <= known:
+        _check_tied(stored, model.names)
     return tuple(missing)
 
 
-def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], path: Path) -> None:
+def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], path: Path, names: TensorNames) -> None:
     if found != expected:
         remedy = "make the sizes agree"
-        if name.startswith(_TASK_HEADS):
+        if name.startswith(names.task_heads):
             remedy += ", or start with a new head (new_head=True)"
         raise ModelError(
             f"{path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}."
         )
 
 
-def _check_tied(stored: StoredWeights) -> None:
+def _check_tied(stored: StoredWeights, names: TensorNames) -> None:
     """Refuse an output matrix or bias that is a second, different copy."""
-    for first, second in ((_WORDS, _DECODER), _BIASES):
+    for first, second in names.tied:
         if first in stored.shapes and second in stored.shapes:
             if not torch.equal(stored.read(first), stored.read(second)):
                 raise ModelError(
@@ -219,9 +191,9 @@ def _check_tied(stored: StoredWeights) -> None:
                 )
 
 
-def _source(name: str, stored: StoredWeights) -> str | None:
-    """Where the value of a tensor is in the file; the output bias may go by its other name."""
-    candidates = _BIASES if name == _BIASES[0] else (name,)
+def _source(name: str, stored: StoredWeights, names: TensorNames) -> str | None:
+    """Where the value of a tensor is in the file; a tied one may go by its other name."""
+    candidates = (name, *(second for first, second in names.tied if first == name))
     return next((candidate for candidate in candidates if candidate in stored.shapes), None)
 
 
@@ -229,9 +201,9 @@ def _source(name: str, stored: StoredWeights) -> str | None:
 def _fill(model: PretrainedModel, stored: StoredWeights) -> None:
     """Copy what the file has; draw the rest."""
     for name, parameter, owner in _parameters(model):
-        names = huggingface_names(name)
+        names = model.names.of(name)
         for theirs, rows in zip(names, parameter.chunk(len(names)), strict=True):
-            source = _source(theirs, stored)
+            source = _source(theirs, stored, model.names)
             if source is None:
                 initialise_parameter(owner, name.rpartition(".")[2], rows, model.config.initializer_range)
             else:

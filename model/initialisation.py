@@ -1,13 +1,9 @@
-"""What a fresh encoder knows of word order, which it would otherwise spend its first million tokens on finding out."""
+"""The values that a fresh model starts from: BERT's, and in pretraining some knowledge of word order."""
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
-
-from .bert import BertModel
-from .encoder import EncoderLayer
 
 # Root mean square of the position embeddings of a fresh model, twice that of the word embeddings (measured).
 POSITION_SCALE = 0.04
@@ -16,17 +12,42 @@ _WAVELENGTHS = 100.0
 
 
 @torch.no_grad()
-def start_positions(encoder: BertModel) -> None:
+def initialise(module: nn.Module, std: float) -> None:
+    """Fresh values for all parameters under `module`, as in the original release."""
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            initialise_parameter(part, name, parameter, std)
+
+
+@torch.no_grad()
+def initialise_parameter(owner: nn.Module, name: str, parameter: Tensor, std: float) -> None:
+    """A normal truncated at two standard deviations for weights, 0 for biases, 1 for LayerNorm weights."""
+    if name == "bias":
+        nn.init.zeros_(parameter)
+    elif isinstance(owner, nn.LayerNorm):
+        nn.init.ones_(parameter)
+    else:
+        # The bounds of torch are absolute; its defaults, -2 and 2, would cut nothing.
+        nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+
+
+@torch.no_grad()
+def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int) -> None:
     """Let position embeddings start as sinusoids, and the first layer's heads look at the neighbours of a word.
+
+    A model would otherwise spend its first million tokens on finding out about word order.
 
     Head 0 looks one position ahead, head 1 one back, head 2 two ahead, and so on: softly, as nearby sinusoids are much
     alike. Queries and keys of a head are the same random projection, but for the rotation between the two positions
     (after Trockman and Kolter 2023, who start from such projections without positions). All of it is learned further.
+
+    Args:
+        position: [positions, H], the embeddings, filled in place.
+        qkv: [3 H, H], the weights of query, key and value of the first layer, filled in place but for the value.
     """
-    position, first = encoder.embeddings.position.weight, cast(EncoderLayer, encoder.layers[0])
     position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
-    query, key, _ = first.qkv.weight.unflatten(0, (3, first.num_heads, -1))
-    for head in range(first.num_heads):
+    query, key, _ = qkv.unflatten(0, (3, num_heads, -1))
+    for head in range(num_heads):
         offset = (head // 2 + 1) * (-1 if head % 2 else 1)
         nn.init.orthogonal_(key[head])
         query[head] = key[head] @ rotation(offset, key.shape[-1])

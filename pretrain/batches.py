@@ -27,11 +27,11 @@ class PretrainingBatch(PackedBatch):
 
     masked_positions: Tensor
     """[M] int64, tokens to predict, as places in [0, T), each once."""
-    masked_labels: Tensor
+    masked_targets: Tensor
     """[M] int64, their true ids, each one of the vocabulary."""
     most_masked: int
     """At least the most masked positions of one example."""
-    pair_labels: Tensor
+    pair_targets: Tensor
     """[N] int64, 0 = B follows A, 1 = B is random, -100 = no label."""
     fresh: Tensor | None = None
     """[M] float32, 0 where a target lies in text that stands in the training part too, else 1; None if not known."""
@@ -123,9 +123,9 @@ class BatchMaker:
         return PretrainingBatch(
             **inputs(replace(packed, input_ids=ids)),
             masked_positions=torch.from_numpy(positions),
-            masked_labels=torch.from_numpy(labels),
+            masked_targets=torch.from_numpy(labels),
             most_masked=int(np.diff(np.searchsorted(positions, starts)).max()),
-            pair_labels=torch.from_numpy(examples.label),
+            pair_targets=torch.from_numpy(examples.label),
             fresh=self._fresh(examples, positions),
         )
 
@@ -142,9 +142,9 @@ class BatchMaker:
         return PretrainingBatch(
             **empty_sequence(self.tokenizer),
             masked_positions=none,
-            masked_labels=none,
+            masked_targets=none,
             most_masked=0,
-            pair_labels=torch.tensor([-100]),
+            pair_targets=torch.tensor([-100]),
             fresh=None if self._copied is None else torch.zeros(0),
         )
 

@@ -1,4 +1,4 @@
-"""Settings and a prepared corpus to everything a run needs: model, optimizer, data, evaluation."""
+"""Settings and a prepared corpus to what a run needs: model, objective, data, evaluation."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertConfig, BertForPreTraining
-from model.initialisation import start_positions
+from model import BertForPreTraining
+from model.families import BERT
 
 from .batches import BatchMaker, ExampleStream
 from .engine import opening
@@ -37,7 +37,7 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
         model: its word embedding may have more rows than `old` has entries.
     """
     rows = max(model.config.vocab_size, new.vocab_size)
-    grown = BertForPreTraining(model.config.changed(vocab_size=rows))
+    grown = type(model)(model.config.changed(vocab_size=rows))
     before, after = dict(model.named_parameters()), dict(grown.named_parameters())
     for name, parameter in before.items():
         after[name][: len(parameter)].copy_(parameter)
@@ -55,7 +55,7 @@ def lengthened(model: BertForPreTraining, length: int) -> BertForPreTraining:
 
     Near positions look at each other in the copies as they did (Beltagy et al. 2020, section 5).
     """
-    grown = BertForPreTraining(model.config.changed(max_position_embeddings=length))
+    grown = type(model)(model.config.changed(max_position_embeddings=length))
     after = dict(grown.named_parameters())
     for name, parameter in model.named_parameters():
         rows = torch.arange(len(after[name])) % len(parameter)
@@ -69,7 +69,8 @@ def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
     Raises:
         PretrainError: the folder cannot be used.
     """
-    model = opening.open_model(BertForPreTraining, folder, PretrainError, **config_changes)
+    kind = opening.family_of(folder, PretrainError).pretraining
+    model = opening.open_model(kind, folder, PretrainError, **config_changes)
     if model.newly_initialised:
         print(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.", flush=True)
     return model
@@ -113,8 +114,8 @@ def make_model(
     """The model a run starts from: fresh, or that of `--init-from`.
 
     A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning: what the
-    objective knows of the corpus (see `Part.start`), and attention that looks at neighbours (see `start_positions`).
-    Both are learned further like everything else.
+    objective knows of the corpus (see `Part.start`), and attention that looks at neighbours
+    (see `model.initialisation`). Both are learned further like everything else.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -135,9 +136,9 @@ def make_model(
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
-    model = BertForPreTraining(BertConfig.from_preset(settings.preset, **sizes, **_dropout(settings)))
+    model = BERT.pretraining(BERT.config.from_preset(settings.preset, **sizes, **_dropout(settings)))
     objective.start(model)
-    start_positions(model.bert)
+    model.bert.look_at_neighbours()
     return model
 
 
@@ -197,8 +198,8 @@ def make_data(
     length, has_pairs = examples.sequence_length, objective.needs_pairs
     stream = ExampleStream(ShardExamples.of(prepared, "train", length, examples.seed, has_pairs))
     # Runs are compared on the same masks, whatever they are trained on.
-    held_out = objective.maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
+    held_out = objective.batch_maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
     precision = Precision(settings.device, settings.precision)
     held_out_examples = ShardExamples.of(prepared, "validation", length, next_sentence=has_pairs)
     evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
-    return stream, objective.maker(prepared.train, tokenizer, examples.masking, tokens), evaluation
+    return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens), evaluation

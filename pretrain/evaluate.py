@@ -111,7 +111,7 @@ class Evaluation:
                 start = time.monotonic()
                 self(model, _LEAST_EXAMPLES)
             mine = min(_LEAST_EXAMPLES, len(self.examples)) / (time.monotonic() - start)
-            self._speed = self.world.first(lambda: mine)
+            self._speed = self.world.from_main(lambda: mine)
         return self._speed
 
     def training_speed(self, model: nn.Module) -> float:

@@ -46,11 +46,10 @@ class MaskFiller:
     """
 
     def __init__(self, folder: str | Path):
-        from model import BertForMaskedLM
 
-        from .engine.opening import open_model, require_embeddings
+        from .engine.opening import family_of, open_model, require_embeddings
 
-        self.model = open_model(BertForMaskedLM, folder, PretrainError).eval()
+        self.model = open_model(family_of(folder, PretrainError).masked_lm, folder, PretrainError).eval()
         if self.model.newly_initialised:
             raise PretrainError(f"{folder} has not learned to fill masks: give a pretrained model, not a classifier")
         self.tokenizer = WordPieceTokenizer.load(folder)

@@ -74,7 +74,7 @@ class GpuMemory:
     def _matrices(self) -> int:
         """Entries of the matrices that are Muon's."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        return self.config.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner)
+        return self.config.num_stored_layers * (4 * hidden * hidden + 2 * hidden * inner)
 
     def fitting(self, size: float, longest: int) -> int | None:
         """The most tokens at once on a GPU of `size` GB, in whole thousands, no more than the default; None where one

@@ -49,7 +49,7 @@ class MaskedWords(Part):
 
     def labels(self, batch: PretrainingBatch) -> Tensor:
         """int64 [M], all of them targets."""
-        return batch.masked_labels
+        return batch.masked_targets
 
     def modules(self, model: BertForPreTraining) -> list[nn.Module]:
         """The head; its matrix is the word embedding."""
@@ -62,13 +62,13 @@ class MaskedWords(Part):
 
     def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
         """Sum of the negative log likelihoods (nats, fp32) of the targets: a scalar with a gradient."""
-        return cross_entropy_sum(scores.words, batch.masked_labels)
+        return cross_entropy_sum(scores.words, batch.masked_targets)
 
     def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Also of the targets that are no copies, where they are known."""
         sums = super().score_sums(scores, batch)
         if batch.fresh is not None:
-            logits, labels = scores.words.float(), batch.masked_labels
+            logits, labels = scores.words.float(), batch.masked_targets
             # No product of matrices, which autocast would compute in half precision.
             sums["fresh_loss"] = (F.cross_entropy(logits, labels, reduction="none") * batch.fresh).sum()
             sums["fresh_correct"] = ((logits.argmax(-1) == labels) * batch.fresh).sum()
@@ -76,7 +76,7 @@ class MaskedWords(Part):
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
         """What word frequencies alone and the most frequent word reach."""
-        labels = batch.masked_labels.numpy()
+        labels = batch.masked_targets.numpy()
         sums = {
             "unigram_loss": cross_entropy(self.unigram_counts, labels) * len(labels),
             "most_frequent_correct": most_frequent_accuracy(self.unigram_counts, labels) * len(labels),

@@ -27,7 +27,7 @@ class NextSentence(Part):
 
     def labels(self, batch: PretrainingBatch) -> Tensor:
         """int64 [N], -100 for a pair without a label."""
-        return batch.pair_labels
+        return batch.pair_targets
 
     def modules(self, model: BertForPreTraining) -> list[nn.Module]:
         """Pooler and head."""
@@ -35,7 +35,7 @@ class NextSentence(Part):
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
         """How many pairs are random ones."""
-        return {"nsp_random": int((batch.pair_labels == 1).sum())}
+        return {"nsp_random": int((batch.pair_targets == 1).sum())}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Loss and accuracy beside the more frequent of the two answers."""

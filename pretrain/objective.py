@@ -1,7 +1,6 @@
 """What a pretraining learns: parts that share a forward pass. A part owns all that there is to know of what it learns.
 
-The loop divides the sums of a global step by its numbers of targets, so a step is the same however it is divided into
-micro-batches.
+`engine.step` divides the sums of a global step by its numbers of targets: a step is the same in any micro-batches.
 """
 
 from abc import ABC, abstractmethod
@@ -122,11 +121,11 @@ class PretrainingObjective:
 
     Args:
         off: parts that are not learned: what they alone would train keeps its values.
-        maker: makes the batches, as `BatchMaker` does, with what the parts' labels are read from.
+        batch_maker: makes the batches, as `BatchMaker` does, with what the parts' labels are read from.
     """
 
-    def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), maker: type[BatchMaker] = BatchMaker):
-        self.parts, self.off, self.maker = tuple(parts), tuple(off), maker
+    def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), batch_maker: type[BatchMaker] = BatchMaker):
+        self.parts, self.off, self.batch_maker = tuple(parts), tuple(off), batch_maker
 
     @property
     def needs_pairs(self) -> bool:
@@ -140,7 +139,7 @@ class PretrainingObjective:
 
     @property
     def name(self) -> str:
-        """The names of its parts: "mlm+nsp"."""
+        """The names of its parts, joined by "+"."""
         return "+".join(part.name for part in self.parts)
 
     @property

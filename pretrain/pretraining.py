@@ -15,7 +15,7 @@ from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, parameter_count
-from model.huggingface import read_config
+from model.families import read_config
 
 from .build import make_data, make_model, make_objective, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
@@ -75,7 +75,7 @@ def base_config(settings: PretrainSettings):
     if settings.init_from is None:
         return None
     with model_mistakes(PretrainError):
-        return read_config(Path(settings.init_from))
+        return read_config(settings.init_from)
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, metrics: Collection[str]) -> bool:
@@ -103,7 +103,7 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
             )
         return str(corpus.folder)
 
-    return PreparedCorpus(world.first(folder), verify=False)
+    return PreparedCorpus(world.from_main(folder), verify=False)
 
 
 def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluation, corpus_tokens: int) -> float:
@@ -140,7 +140,9 @@ class Pretraining:
         self.threads = Threads.of(settings, world.size)
 
     def run(self) -> None:
-        if self.world.first(lambda: is_finished(self.settings, self.out, self.prepared.digest, self.objective.metrics)):
+        if self.world.from_main(
+            lambda: is_finished(self.settings, self.out, self.prepared.digest, self.objective.metrics)
+        ):
             say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
             return
         with self.threads:
@@ -148,7 +150,7 @@ class Pretraining:
 
     def _train(self) -> None:
         began = time.monotonic()
-        checkpoint = self.world.first(self._checkpoint)
+        checkpoint = self.world.from_main(self._checkpoint)
         if checkpoint:
             model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared)
             say(f"Going on from {checkpoint}.")
@@ -249,8 +251,8 @@ class Pretraining:
         """Say what was chosen."""
         settings, config = self.settings, run.learner.model.config
         say(
-            f"Training {parameter_count(config):,} parameters ({config.num_hidden_layers} layers x "
-            f"{config.hidden_size}, vocabulary {config.vocab_size:,}) for {settings.budget}: "
+            f"Training {parameter_count(config):,} parameters ({config.shape}, "
+            f"vocabulary {config.vocab_size:,}) for {settings.budget}: "
             f"{settings.batch_size} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )

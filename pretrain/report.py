@@ -192,7 +192,7 @@ def model_card(
 def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:
     start = "from an existing BERT" if settings.init_from else "from scratch"
     return f"""\
-{config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads,
+{config.shape}, {config.num_attention_heads} heads,
 {parameter_count(config):,} parameters, vocabulary {config.vocab_size:,}, sequences of up to
 {config.max_position_embeddings} tokens. Pretrained {start} with {objective.learned}."""
 

@@ -28,7 +28,7 @@ ALLOWED = {
 # What has to be known to add one more of its kind, and how few files should.
 KNOWN = {
     "an objective (mlm, nsp)": (r"(?<![a-z])(mlm|nsp)(?![a-z])", 6),
-    "a task on the command line": (r"\bclassification\b|text-classification", 3),
+    "a task on the command line": (r'"classification"|\bClassification\b', 3),
     "a masking": (r"whole-word|whole_word", 2),
     "a schedule": (r"warmup-stable-decay", 1),
     "shared layers": (r"\bEncoderLayer\b|\bencoder\.layers\b|\.layers\b|num_hidden_layers", 3),

@@ -69,9 +69,9 @@ def test_an_evaluation_waits_once_however_many_micro_batches_it_has(fake_gpu):
         sequence_starts=torch.tensor([0, 16], dtype=torch.int32),
         max_sequence_length=16,
         masked_positions=ids[:1],
-        masked_labels=ids[:1],
+        masked_targets=ids[:1],
         most_masked=1,
-        pair_labels=ids[:1],
+        pair_targets=ids[:1],
     )
     with fake_gpu.fake_gpu((8, 0), bf16=True), fake_gpu.Trace() as trace, torch.no_grad():
         model = fake_gpu.on_gpu(lambda: BertForPreTraining(config)).eval()

@@ -15,7 +15,7 @@ from .random_keys import below, keys, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 # Longer runs of continuing pieces are clauses of a script without spaces, not words.
-LONGEST_WORD = 10
+MOST_PIECES = 10
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidat
     start[:1] = True
     start[1:] |= (np.diff(sequence) != 0) | (np.diff(token_type_ids) != 0) | ~candidate[:-1]
     word = np.cumsum(start) - 1
-    return start | (np.bincount(word)[word] > LONGEST_WORD)
+    return start | (np.bincount(word)[word] > MOST_PIECES)
 
 
 def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from ..prepared import PAIR_COLUMNS, Shard
 from . import Bools, Ints, Keys
 from .random_keys import below, keys
-from .windows import cut_long_sentences, targets, windows
+from .windows import cut_long_sentences, wanted_lengths, windows
 
 # Of what `pairs` gives for the same arguments. A run begun with other pairs cannot go on with these.
 VERSION = 2
 IS_NEXT, IS_RANDOM, UNLABELLED = 0, 1, -100
 # [CLS] A [SEP] B [SEP]
-SPECIAL_TOKENS = 3
+NUM_SPECIAL_TOKENS = 3
 _PARTNERS_TRIED = 64
 _COUPLES_TAKEN_APART = 64
 _LENGTH_STEPS = 16
@@ -83,25 +83,25 @@ def pairs(
         starts_word: bool [V], False for pieces that continue a word; over-long sentences are cut at word starts.
         next_sentence: False makes every window one segment, [CLS] A [SEP], without a label.
     """
-    capacity = sequence_length - SPECIAL_TOKENS
-    piece_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
-    target = targets(len(piece_starts) - 1, capacity, shard.index, seed, epoch)  # [S]
-    first = windows(piece_starts, document_starts, capacity, target)  # [N]
-    num_pieces = np.diff(first, append=len(piece_starts) - 1)
-    start, end = piece_starts[first], piece_starts[first + num_pieces]
+    capacity = sequence_length - NUM_SPECIAL_TOKENS
+    stretch_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
+    wanted = wanted_lengths(len(stretch_starts) - 1, capacity, shard.index, seed, epoch)  # [S]
+    first = windows(stretch_starts, document_starts, capacity, wanted)  # [N]
+    num_stretches = np.diff(first, append=len(stretch_starts) - 1)
+    start, end = stretch_starts[first], stretch_starts[first + num_stretches]
     middle = end.copy()
     label = np.full(len(first), UNLABELLED, dtype=np.int64)
-    split = np.flatnonzero(num_pieces > 1) if next_sentence else np.empty(0, dtype=np.int64)  # [B]
-    place = below(keys(seed, "split", epoch, shard.index, first[split]), num_pieces[split] - 1)
-    middle[split] = piece_starts[first[split] + 1 + place]
+    split = np.flatnonzero(num_stretches > 1) if next_sentence else np.empty(0, dtype=np.int64)  # [B]
+    place = below(keys(seed, "split", epoch, shard.index, first[split]), num_stretches[split] - 1)
+    middle[split] = stretch_starts[first[split] + 1 + place]
     a_length, b_start, b_length = middle - start, middle.copy(), end - middle
     reason = np.full(len(first), Reason.NO_PARTNER, dtype=np.int8)
-    alone = np.flatnonzero(num_pieces == 1)
-    reason[alone] = why_alone(piece_starts, document_starts, first[alone], capacity)
+    alone = np.flatnonzero(num_stretches == 1)
+    reason[alone] = why_alone(stretch_starts, document_starts, first[alone], capacity)
     if len(split):
         document = np.searchsorted(document_starts, first[split], side="right")
         order_key = keys(seed, "partner", epoch, shard.index, first[split])
-        shapes = (a_length[split], b_length[split], num_pieces[split] - 1 - place)
+        shapes = (a_length[split], b_length[split], num_stretches[split] - 1 - place)
         left, right = find_partners(*shapes, document, order_key, capacity)  # [couples] each
         reason[split[left]] = reason[split[right]] = Reason.ODD_COUPLE
         _exchange(split[left], split[right], b_start, b_length, label, keys(seed, "swap", epoch, shard.index, left))
@@ -109,23 +109,23 @@ def pairs(
     return Pairs(start, a_length, b_start, b_length, label, reason, sentences_cut)
 
 
-def why_alone(piece_starts: Ints, document_starts: Ints, piece: Ints, capacity: int) -> Ints:
-    """Why these pieces are windows of one piece: a `Reason` for each."""
-    has_left, has_right = (np.isin(piece + size, document_starts, invert=True) for size in (0, 1))
-    end = piece_starts[np.minimum(piece + 2, len(piece_starts) - 1)]
-    fits_left = has_left & (piece_starts[piece + 1] - piece_starts[piece - has_left] <= capacity)
-    fits_right = has_right & (end - piece_starts[piece] <= capacity)
+def why_alone(stretch_starts: Ints, document_starts: Ints, stretch: Ints, capacity: int) -> Ints:
+    """Why these stretches are windows of one stretch: a `Reason` for each."""
+    has_left, has_right = (np.isin(stretch + size, document_starts, invert=True) for size in (0, 1))
+    end = stretch_starts[np.minimum(stretch + 2, len(stretch_starts) - 1)]
+    fits_left = has_left & (stretch_starts[stretch + 1] - stretch_starts[stretch - has_left] <= capacity)
+    fits_right = has_right & (end - stretch_starts[stretch] <= capacity)
     conditions = [~has_left & ~has_right, ~fits_left & ~fits_right]
     return np.select(conditions, [Reason.ONLY_SENTENCE, Reason.NO_ROOM], Reason.LEFT_OVER)
 
 
 def find_partners(
-    a_length: Ints, b_length: Ints, b_pieces: Ints, document: Ints, order_key: Keys, capacity: int
+    a_length: Ints, b_length: Ints, b_stretches: Ints, document: Ints, order_key: Keys, capacity: int
 ) -> tuple[Ints, Ints]:
     """Couple windows whose B's can change places: different documents, and both results within `capacity`.
 
     Windows are visited by length of B in steps of a sixteenth of the capacity, within a step by its number of
-    pieces, and take the nearest fitting window that still waits. (By exact length the number would never decide
+    stretches, and take the nearest fitting window that still waits. (By exact length the number would never decide
     among long B's, and a B whose sentences are as long as those of A would give an unswapped pair away.) Couples
     are found before it is decided which of them swap, so that being hard to couple says nothing about the label.
 
@@ -133,7 +133,7 @@ def find_partners(
         Two int64 arrays of equal length: the two windows of each couple.
     """
     step = b_length // max(1, capacity // _LENGTH_STEPS)
-    visit = np.lexsort((order_key, b_length, b_pieces, step))
+    visit = np.lexsort((order_key, b_length, b_stretches, step))
     a, b, documents = a_length.tolist(), b_length.tolist(), document.tolist()
     waiting: deque[int] = deque(maxlen=_PARTNERS_TRIED)
     left, right = [], []

@@ -19,20 +19,20 @@ _NEVER = 1 << 30
 
 
 def cut_long_sentences(shard: Shard, capacity: int, starts_word: Bools) -> tuple[Ints, Ints, int]:
-    """Cut sentences longer than `capacity` at word starts into consecutive pieces.
+    """Cut sentences longer than `capacity` at word starts into stretches; any other sentence is one stretch.
 
     Returns:
-        piece_starts int64 [S + 1] (token offsets; the last is the number of ids), document_starts int64
-        [documents + 1] (in pieces), and how many sentences were cut.
+        stretch_starts int64 [S + 1] (token offsets; the last is the number of ids), document_starts int64
+        [documents + 1] (in stretches), and how many sentences were cut.
     """
     sentence_starts = shard.sentence_starts.astype(np.int64)
     too_long = np.flatnonzero(np.diff(sentence_starts) > capacity)
     cuts = []
     for start, end in zip(sentence_starts[too_long].tolist(), sentence_starts[too_long + 1].tolist(), strict=True):
         cuts += _cuts(shard.ids, start, end, capacity, starts_word)
-    piece_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))  # [S + 1]
+    stretch_starts = np.sort(np.concatenate([sentence_starts, np.array(cuts, dtype=np.int64)]))  # [S + 1]
     document_tokens = sentence_starts[shard.document_starts]  # [documents + 1]
-    return piece_starts, np.searchsorted(piece_starts, document_tokens), len(too_long)
+    return stretch_starts, np.searchsorted(stretch_starts, document_tokens), len(too_long)
 
 
 def _cuts(ids: npt.NDArray[np.integer], start: int, end: int, capacity: int, starts_word: Bools) -> list[int]:
@@ -47,37 +47,37 @@ def _cuts(ids: npt.NDArray[np.integer], start: int, end: int, capacity: int, sta
     return cuts
 
 
-def targets(num_pieces: int, capacity: int, shard_index: int, seed: int, epoch: int) -> Ints:
-    """The most tokens wanted in a window that begins with each piece: int64 [S].
+def wanted_lengths(num_stretches: int, capacity: int, shard_index: int, seed: int, epoch: int) -> Ints:
+    """The most tokens wanted in a window that begins with each stretch: int64 [S].
 
     `capacity`, or with probability 0.1 a length drawn from 2..capacity (Devlin et al. 2019, appendix A.2; there the
     draw is for a document).
     """
-    piece = np.arange(num_pieces)
-    target = np.full(num_pieces, capacity, dtype=np.int64)
-    short = uniform(keys(seed, "short", epoch, shard_index, piece)) < SHORT_PROBABILITY
-    target[short] = 2 + below(keys(seed, "short length", epoch, shard_index, piece[short]), capacity - 1)
-    return target
+    stretch = np.arange(num_stretches)
+    wanted = np.full(num_stretches, capacity, dtype=np.int64)
+    short = uniform(keys(seed, "short", epoch, shard_index, stretch)) < SHORT_PROBABILITY
+    wanted[short] = 2 + below(keys(seed, "short length", epoch, shard_index, stretch[short]), capacity - 1)
+    return wanted
 
 
-def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: Ints) -> Ints:
-    """First piece of each window: int64 [N].
+def windows(stretch_starts: Ints, document_starts: Ints, capacity: int, wanted: Ints) -> Ints:
+    """First stretch of each window: int64 [N].
 
-    A window takes whole pieces of one document up to its target. It takes a second piece whatever its target, and a
-    third, if all fit the capacity and fewer tokens of the rest of the document are alone then; and it ends one piece
-    earlier for the same reason. So of all ways to cut a document within the capacity this one leaves the fewest tokens
-    in windows of one piece; and where no target is short it has the fewest windows, too.
+    A window takes whole stretches of one document up to its wanted length. It takes a second stretch whatever that is,
+    and a third, if all fit the capacity and fewer tokens of the rest of the document are alone then; and it ends one
+    stretch earlier for the same reason. So of all ways to cut a document within the capacity this one leaves the fewest
+    tokens in windows of one stretch; and where no wanted length is short it has the fewest windows, too.
 
     Args:
-        piece_starts, document_starts: see `cut_long_sentences`.
-        target: int64 [S], see `targets`.
+        stretch_starts, document_starts: see `cut_long_sentences`.
+        wanted: int64 [S], see `wanted_lengths`.
     """
-    alone, smallest = tokens_alone(piece_starts, document_starts, capacity)
-    following = np.searchsorted(piece_starts, piece_starts[:-1] + target, side="right") - 1  # [S]
+    alone, smallest = tokens_alone(stretch_starts, document_starts, capacity)
+    following = np.searchsorted(stretch_starts, stretch_starts[:-1] + wanted, side="right") - 1  # [S]
     following = np.minimum(following, np.repeat(document_starts[1:], np.diff(document_starts)))
     following -= alone[following - 1] < alone[following]
-    piece = np.arange(len(target))
-    path = np.where(following > piece + 2, following, piece + smallest).tolist()
+    stretch = np.arange(len(wanted))
+    path = np.where(following > stretch + 2, following, stretch + smallest).tolist()
     first, place = [], 0
     while place < len(path):
         first.append(place)
@@ -85,17 +85,17 @@ def windows(piece_starts: Ints, document_starts: Ints, capacity: int, target: In
     return np.array(first, dtype=np.int64)  # [N]
 
 
-def tokens_alone(piece_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
-    """The fewest tokens that stand in windows of one piece, from a piece up to where a window has to end.
+def tokens_alone(stretch_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
+    """The fewest tokens that stand in windows of one stretch, from a stretch up to where a window has to end.
 
     That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,
-    two and three pieces need to be looked at, as every longer one can be divided into windows of two and three.
+    two and three stretches need to be looked at, as every longer one can be divided into windows of two and three.
 
     Returns:
-        int32 [S + 1], 0 for a piece that always begins a window; and int64 [S], how many pieces (1, 2 or 3) the
-        smallest window has that begins with a piece and leaves the fewest alone.
+        int32 [S + 1], 0 for a stretch that always begins a window; and int64 [S], how many stretches (1, 2 or 3) the
+        smallest window has that begins with a stretch and leaves the fewest alone.
     """
-    length = np.diff(piece_starts).astype(np.int32)  # [S]
+    length = np.diff(stretch_starts).astype(np.int32)  # [S]
     two_fit = np.append(length[:-1] + length[1:] <= capacity, False)
     two_fit[document_starts[1:] - 1] = False
     three_fit = two_fit & np.append(two_fit[1:], False)

@@ -4,28 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from model import BertConfig
 from model.bert import BertWithHead
+from pretrain.engine.learner import Objective
 
-from ..batches import Encoded, LabelledBatch
+from ..batches import Encoded
 from ..collapse import Collapse
 from ..rows import BadRows, Columns, Example, Label
 from ..settings import FinetuneSettings
-
-
-class Objective(Protocol):
-    """What the loop asks of a task: sums over the targets of a micro-batch."""
-
-    def counts(self, batch: LabelledBatch) -> dict[str, float]:
-        """Number of targets by name; no model needed."""
-
-    def loss_sums(self, model: nn.Module, batch: LabelledBatch) -> dict[str, Tensor]:
-        """Sums of losses of the same names: scalars with gradients."""
 
 
 @dataclass(frozen=True)

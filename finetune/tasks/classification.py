@@ -16,9 +16,8 @@ from data_prep.durable import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
-from model.initialisation import start_positions
 from pretrain.engine.model_card import table
-from pretrain.engine.opening import open_model
+from pretrain.engine.opening import family_of, open_model
 
 from .. import baselines, report
 from ..batches import Encoded, LabelledBatch
@@ -141,20 +140,20 @@ class Classification(Task):
             "attention_probs_dropout_prob": settings.dropout,
         }
         torch.manual_seed(seed)
-        kind = BertForSequenceClassification
+        kind = family_of(settings.model, FinetuneError).sequence_classification
         model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
         made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
         if made_anew and not settings.from_scratch:
             say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
         if settings.from_scratch:
             torch.manual_seed(seed)
-            model = BertForSequenceClassification(model.config)
-            start_positions(model.bert)
+            model = kind(model.config)
+            model.bert.look_at_neighbours()
         return model
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, is no such classifier, or its head was never trained."""
-        model = open_model(BertForSequenceClassification, folder, FinetuneError)
+        model = open_model(family_of(folder, FinetuneError).sequence_classification, folder, FinetuneError)
         config = model.config
         if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
             raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
@@ -170,14 +169,14 @@ class Classification(Task):
         """The cross entropy, rare classes counting more where that is asked for."""
         if settings.class_weights != "balanced":
             return ClassificationObjective()
-        return ClassificationObjective(balanced_weights(train.labels(), len(self.labels)))
+        return ClassificationObjective(balanced_weights(train.targets(), len(self.labels)))
 
     def collapse(
         self, train: Encoded, outputs: np.ndarray, objective: "ClassificationObjective", rate: float
     ) -> Collapse | None:
         """A loss at the entropy of the labels, or one class for every text."""
         weights = None if objective.class_weights is None else objective.class_weights.numpy()
-        return collapse_of(train.labels(), outputs, weights, rate)
+        return collapse_of(train.targets(), outputs, weights, rate)
 
     # --- judging
 
@@ -321,7 +320,7 @@ def label_names(examples: Iterable[Example], show_text: bool = True) -> list[str
 
 
 class ClassificationObjective:
-    """The cross entropy of the right class; see `tasks.Objective`.
+    """The cross entropy of the right class; see `Objective` of the engine.
 
     Args:
         class_weights: float32 [C], how much a text of each class counts.

@@ -177,7 +177,7 @@ class Counters:
             self.usual_loss = UsualLoss(**self.usual_loss)
 
     def count(self, outcome: Outcome) -> None:
-        """Count a step that changed no weight; waits for the step."""
+        """Count the step if it changed no weight; waits for it."""
         self.overflows += outcome.overflowed
         self.skipped += outcome.is_sick
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if outcome.is_sick else 0

@@ -67,7 +67,7 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def first(self, function: Callable[[], Any]) -> Any:
+    def from_main(self, function: Callable[[], Any]) -> Any:
         """What `function` gives in the main process, for all; the others wait for it, however long it takes.
 
         The value is made of what JSON knows.

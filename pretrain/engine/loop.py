@@ -58,7 +58,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
             unread.append(timed_step(run.learner, batches, run.threads))
             run.counters.epochs = batches.epochs
             run.agree()
-            read(run, unread, but=run.learner.steps_behind)
+            read(run, unread, keep=run.learner.steps_behind)
         read(run, unread)
         run.save(batches.position)
         stop_if_asked(run)
@@ -84,18 +84,18 @@ def stop_if_asked(run: Run) -> None:
     """Raises Interrupted where a process was asked to stop, after all of them have finished the same step."""
     if run.is_to_stop:
         # A launcher ends all processes as soon as one has ended: none does before the checkpoint is written.
-        run.world.first(lambda: None)
+        run.world.from_main(lambda: None)
         path = run.checkpoints.path(run.counters.step)
         raise Interrupted(f"stopped by a signal after step {run.counters.step:,}, which {path} holds")
 
 
-def read(run: Run, unread: deque[Outcome], but: int = 0) -> None:
-    """Record what the oldest of these steps did, all but the last `but`, and the examples of one whose loss stands out.
+def read(run: Run, unread: deque[Outcome], keep: int = 0) -> None:
+    """Record what the oldest steps did, all but the last `keep`, and the examples of one whose loss stands out.
 
     Raises:
         PretrainError: too many steps in a row were sick.
     """
-    while len(unread) > but:
+    while len(unread) > keep:
         outcome, counters = unread.popleft(), run.counters
         counters.count(outcome)
         stop_if_sick(run, outcome)

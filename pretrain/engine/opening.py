@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.errors import UserError
-from model import ModelError
+from model import ModelError, families
 from model.huggingface import PretrainedModel
 
 Model = TypeVar("Model", bound=PretrainedModel)
@@ -20,6 +20,12 @@ def model_mistakes(error: type[UserError]) -> Iterator[None]:
         yield
     except ModelError as mistake:
         raise error(str(mistake)) from mistake
+
+
+def family_of(folder: str | Path, error: type[UserError]) -> families.Family:
+    """The family of the model in a folder; raises `error` if there is none."""
+    with model_mistakes(error):
+        return families.family_of(folder)
 
 
 def open_model(kind: type[Model], folder: str | Path, error: type[UserError], **config_changes: Any) -> Model:

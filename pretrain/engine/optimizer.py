@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.encoder import EncoderLayer
+from model.huggingface import PretrainedModel
 
 from .device import norm_of
 from .muon import Muon
@@ -66,7 +66,7 @@ class Optimizer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: PretrainedModel,
         kind: str,
         learning_rate: float,
         weight_decay: float,
@@ -74,9 +74,8 @@ class Optimizer:
     ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        matrices = {}
-        if kind == "muon":
-            matrices = {name: p for name, p in names.items() if name in layer_matrices(model)}
+        inside = {id(p) for p in model.layer_matrices()} if kind == "muon" else set()
+        matrices = {name: p for name, p in names.items() if id(p) in inside}
         rest = {name: p for name, p in names.items() if name not in matrices}
         groups: list[dict[str, Any]] = [
             {"params": [p for p in rest.values() if id(p) in decay], "weight_decay": weight_decay},
@@ -125,13 +124,6 @@ class Optimizer:
                         for key, value in tensors.items()
                         if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
                     }
-
-
-def layer_matrices(model: nn.Module) -> set[str]:
-    """Names of the weight matrices inside the encoder's layers."""
-    prefixes = [name for name, module in model.named_modules() if isinstance(module, EncoderLayer)]
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return {f"{name}.weight" for name in linear for prefix in prefixes if name.startswith(prefix + ".")}
 
 
 def clip(parameters: Sequence[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:

@@ -31,7 +31,7 @@ def agreed(settings: Settings, world: World, resolved: Callable[[], Settings]) -
     def chosen() -> dict[str, Any]:
         return command_line.as_dict(resolved())
 
-    return command_line.from_dict(type(settings), world.first(chosen))
+    return command_line.from_dict(type(settings), world.from_main(chosen))
 
 
 def for_device(device: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_what_is_cut_is_counted(small_tokenizer, token_ids, mode, length):
             cut += max(0, min(len(first), len(second)) - capacity // 2)
     assert (encoded.num_long, encoded.num_cut) == (long, cut)
     assert encoded.num_tokens == sum(len(ids) for segments in token_ids for ids in segments)
-    assert encoded.num_texts == len(TEXTS) and (encoded.labels() == LABELS).all()
+    assert encoded.num_texts == len(TEXTS) and (encoded.targets() == LABELS).all()
     assert set(encoded.sequences.lengths().tolist()) <= set(range(length + 1))
     rows, seen = encoded.sequences, set()
     for starts, lengths in ((rows.a_start, rows.a_length), (rows.b_start, rows.b_length)):

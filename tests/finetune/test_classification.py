@@ -342,7 +342,7 @@ def losses_one_by_one(model, examples, tokenizer, length, mode):
 
 def test_balanced_classes_weigh_their_texts(classifier, small_tokenizer):
     encoded = encoded_of(EXAMPLES, LABELS, small_tokenizer, 48, "head")
-    gold = encoded.labels()
+    gold = encoded.targets()
     each = losses_one_by_one(classifier, EXAMPLES, small_tokenizer, 48, "head")
     weights = compute_class_weight("balanced", classes=np.arange(3), y=gold)[gold]
     loss, _ = one_step(classifier, encoded, small_tokenizer, 60, balanced=True)

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, PackedBatch
-from model.batch import rounded
-from model.chosen import Chosen
+from model.batch import Chosen, rounded
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
 

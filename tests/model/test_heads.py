@@ -19,7 +19,7 @@ from model import (
     BertModel,
     ModelError,
 )
-from model.dropout import Dropout
+from model.blocks import Dropout
 
 CLASSIFIERS = (BertForSequenceClassification, BertForTokenClassification, BertForMultipleChoice)
 FLAT_HEAD = ("classifier.weight", "classifier.bias")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model import BertConfig, BertModel
-from model.initialisation import POSITION_SCALE, rotation, sinusoids, start_positions
+from model.initialisation import POSITION_SCALE, rotation, sinusoids
 
 LENGTH = 96
 
@@ -13,7 +13,7 @@ def encoder(hidden_size=128, num_heads=4, seed=0):
     torch.manual_seed(seed)
     sizes = {"vocab_size": 300, "max_position_embeddings": LENGTH, "num_hidden_layers": 2, "intermediate_size": 64}
     model = BertModel(BertConfig(**sizes, hidden_size=hidden_size, num_attention_heads=num_heads)).eval()
-    start_positions(model)
+    model.look_at_neighbours()
     return model
 
 

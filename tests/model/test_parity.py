@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import transformers
 
 import model
-from model.huggingface import huggingface_names
+from model.names import BERT_NAMES
 
 
 def close(ours, theirs, tolerance):
@@ -19,7 +19,7 @@ def close(ours, theirs, tolerance):
 def same_gradients(ours, theirs, tolerance):
     reference = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
-        names = huggingface_names(name)
+        names = BERT_NAMES.of(name)
         expected = torch.cat([reference[n].grad for n in names])
         largest = expected.abs().max()
         assert (parameter.grad - expected).abs().max() <= tolerance * largest + 1e-15, name

@@ -103,7 +103,7 @@ def test_processes_and_micro_batches_only_divide_a_global_batch(stream, prepared
         for _ in range(count):
             for batches in worlds:
                 batches.draw()
-            parts = [batch for batches in worlds for batch in batches.micro_batches() if len(batch.masked_labels)]
+            parts = [batch for batches in worlds for batch in batches.micro_batches() if len(batch.masked_targets)]
             steps.append(sorted(row for part in parts for row in rows(part)))
             assert len({batches.position for batches in worlds}) == 1
             assert sum(batches.num_tokens for batches in worlds) == sum(part.num_tokens for part in parts)
@@ -129,8 +129,8 @@ def rows(batch):
     starts = batch.sequence_starts.tolist()
     for number, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
         mine = (batch.masked_positions >= start) & (batch.masked_positions < end)
-        targets = (batch.masked_positions[mine] - start).tolist(), batch.masked_labels[mine].tolist()
-        found.append((batch.input_ids[start:end].tolist(), *targets, int(batch.pair_labels[number])))
+        targets = (batch.masked_positions[mine] - start).tolist(), batch.masked_targets[mine].tolist()
+        found.append((batch.input_ids[start:end].tolist(), *targets, int(batch.pair_targets[number])))
     return sorted(found)
 
 

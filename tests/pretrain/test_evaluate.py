@@ -85,7 +85,7 @@ def test_numbers_equal_a_count_example_by_example(prepared):
         batch = evaluation.maker.packed(evaluation.examples[row : row + 1])
         with torch.no_grad():
             mlm, nsp = model.forward_packed(batch, batch.masked_positions)
-        for logits, label in zip(mlm, batch.masked_labels.tolist(), strict=True):
+        for logits, label in zip(mlm, batch.masked_targets.tolist(), strict=True):
             nll.append(-float(logits.log_softmax(-1)[label]))
             hits.append(int(logits.argmax()) == label)
             unigram.append(-math.log(probability[label]))
@@ -95,7 +95,7 @@ def test_numbers_equal_a_count_example_by_example(prepared):
         a, b = int(example.a_start[0]), int(example.b_start[0])
         marks = [0, *copied[a : a + int(example.a_length[0])], 0, *copied[b : b + int(example.b_length[0])], 0]
         fresh += [not marks[position] for position in batch.masked_positions.tolist()]
-        label = int(batch.pair_labels[0])
+        label = int(batch.pair_targets[0])
         if label >= 0:
             labels.append(label)
             nsp_hits.append(int(nsp[0].argmax()) == label)

@@ -47,7 +47,7 @@ def test_the_loss_is_that_of_transformers(examples, maker, model, tmp_path):
     sums, counts = objective.loss_sums(model.eval(), batch), objective.counts(batch)
     ours = sum(float(sums[name].detach()) / counts[name] for name in sums)
     labels = torch.full_like(batch.input_ids, -100)
-    labels[batch.masked_positions] = batch.masked_labels
+    labels[batch.masked_positions] = batch.masked_targets
     with torch.no_grad():
         labels_padded = batch.pad(labels + 1000) - 1000
         labels_padded[labels_padded == -1000] = -100
@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_transformers(examples, maker, model, tmp_path):
             token_type_ids=batch.pad(batch.token_type_ids),
             attention_mask=batch.pad(torch.ones_like(batch.input_ids)),
             labels=labels_padded,
-            next_sentence_label=batch.pair_labels,
+            next_sentence_label=batch.pair_targets,
         )
     assert ours == pytest.approx(float(expected.loss), rel=1e-5)
 
@@ -65,7 +65,7 @@ def test_counts_are_the_targets_of_both_labels(examples, maker):
     batch = maker.packed(examples)
     counts = PretrainingObjective(PARTS).counts(batch)
     assert counts["mlm"] == len(batch.masked_positions)
-    labels = batch.pair_labels.tolist()
+    labels = batch.pair_targets.tolist()
     assert counts["nsp"] == labels.count(0) + labels.count(1) and {0, 1} <= set(labels)
     assert PretrainingObjective(PARTS[:1], off=PARTS[1:]).counts(batch) == {"mlm": counts["mlm"]}
 
@@ -74,7 +74,7 @@ def test_counts_are_the_targets_of_both_labels(examples, maker):
 def test_the_sums_of_words_that_are_no_copies_are_as_exact_as_those_of_all(examples, maker, model, precision):
     """Hundreds of nats, added up in half precision, would be wrong by one or two."""
     batch = maker.packed(examples[:200])
-    fresh = torch.ones(len(batch.masked_labels))
+    fresh = torch.ones(len(batch.masked_targets))
     fresh[::3] = 0.0
     with Precision("cpu", precision)():
         found, some, rest = (

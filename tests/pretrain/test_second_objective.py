@@ -29,13 +29,13 @@ class SentenceOrder(Part):
         return scores.pair
 
     def labels(self, batch):
-        return batch.pair_labels
+        return batch.pair_targets
 
     def modules(self, model):
         return [model.bert.pooler, model.nsp_head]
 
     def baseline_sums(self, batch):
-        return {"sop_exchanged": int((batch.pair_labels == 1).sum())}
+        return {"sop_exchanged": int((batch.pair_targets == 1).sum())}
 
     def results(self, sums):
         exchanged = sums["sop_exchanged"] / max(1, sums["sop"])
@@ -63,7 +63,7 @@ class OrderMaker(BatchMaker):
 
 
 def masked_words_and_order(settings, prepared):
-    return PretrainingObjective([MaskedWords(prepared.unigram_counts), SentenceOrder()], maker=OrderMaker)
+    return PretrainingObjective([MaskedWords(prepared.unigram_counts), SentenceOrder()], batch_maker=OrderMaker)
 
 
 def settings_of(prepared, out):

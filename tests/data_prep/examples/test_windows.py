@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.examples.pairs import pairs
-from data_prep.examples.windows import cut_long_sentences, targets, windows
+from data_prep.examples.windows import cut_long_sentences, wanted_lengths, windows
 from data_prep.prepared import Shard
 
 ALL_START = np.ones(1, dtype=bool)
@@ -138,7 +138,7 @@ def test_nearly_everything_is_labelled_that_whole_sentences_allow(shard_of, leng
 
 def test_target_lengths(shard_of):
     """A tenth is short, and the lengths 2..capacity are equally likely among them."""
-    drawn = targets(200_000, 50, 0, 1, 0)
+    drawn = wanted_lengths(200_000, 50, 0, 1, 0)
     short = drawn[drawn < 50]
     share = 0.1 * 48 / 49
     assert abs(len(short) / len(drawn) - share) < 4 * (share * (1 - share) / len(drawn)) ** 0.5

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.dropout import Dropout, dropped
+from model.blocks import Dropout, dropped
 
 
 def of(shape, p, dtype=torch.float32):

@@ -1,5 +1,7 @@
-"""Dropout (Srivastava et al. 2014) that draws its masks several times faster on a CPU than torch does."""
+"""What encoder and heads are built of: activations, LayerNorm, and a dropout that is fast on a CPU."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,12 +9,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .config import BertConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+"""BertConfig.hidden_act -> function."""
+
 _LEVELS = 1 << 16
 """Of a random number: probabilities are rounded to so many parts of one."""
 
 
+def layer_norm(config: BertConfig) -> nn.LayerNorm:
+    """LayerNorm over H. Torch takes mean and variance in float32 whatever the input, and the residual stream
+    stays float32 under autocast."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+
 class Dropout(nn.Module):
-    """In training, each value is zero with probability `p`, and scaled by 1 / (1 - p) otherwise."""
+    """In training, each value is zero with probability `p`, and scaled by 1 / (1 - p) otherwise.
+
+    Srivastava et al. 2014; masks are drawn several times faster on a CPU than by torch.
+    """
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -1,0 +1,42 @@
+"""The families of models: by the `model_type` of a folder, the classes that open it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .bert import BertForMaskedLM, BertForPreTraining
+from .config import OWN_MODEL_TYPE, BertConfig
+from .huggingface import read_config as read_config_of
+from .huggingface import read_config_values
+from .tasks import BertForSequenceClassification
+
+
+@dataclass(frozen=True)
+class Family:
+    """The classes of a kind of model.
+
+    They say what else is to be known of it: `names` the tensors of its folders, `layer_matrices` what Muon optimizes,
+    `look_at_neighbours` how a fresh one starts, `vocabulary_parameters` what grows with the vocabulary.
+    """
+
+    config: type[BertConfig]
+    pretraining: type[BertForPreTraining]
+    masked_lm: type[BertForMaskedLM]
+    sequence_classification: type[BertForSequenceClassification]
+
+
+BERT = Family(BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification)
+FAMILIES = {BertConfig.model_type: BERT, OWN_MODEL_TYPE: BERT}
+"""`model_type` -> family."""
+
+
+def family_of(folder: str | Path) -> Family:
+    """The family of a model folder; raises ModelError if it holds no config.json.
+
+    A folder of an unknown family counts as a BERT, whose config refuses it with a sentence.
+    """
+    return FAMILIES.get(str(read_config_values(Path(folder)).get("model_type")), BERT)
+
+
+def read_config(folder: str | Path) -> BertConfig:
+    """The config of a model folder; raises ModelError, naming the file, if it cannot be honoured."""
+    return read_config_of(Path(folder), family_of(folder).config)

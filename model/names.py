@@ -1,0 +1,63 @@
+"""The names that transformers gives to the tensors of a BERT, and the names they have here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """The way from the parameters of a family to the tensors of its folders.
+
+    Names of ours are those in a model with heads, with "bert." before the encoder.
+    """
+
+    modules: Mapping[str, str]
+    """A module outside of the layers -> its name there."""
+    layer_modules: Mapping[str, tuple[str, ...]]
+    """A module of a layer -> the modules there that it joins, top to bottom: three for qkv, else one."""
+    encoder: tuple[str, ...] = ("bert.embeddings.", "bert.encoder.")
+    """Prefixes there of what no folder may lack."""
+    task_heads: tuple[str, ...] = ("classifier.", "qa_outputs.")
+    """Prefixes there of the heads that fine-tuning adds."""
+    own: tuple[str, ...] = ("classifier.hidden.", "classifier.output.")
+    """Prefixes of modules that transformers lacks, and that keep their names."""
+    tied: tuple[tuple[str, str], ...] = (
+        ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+        ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    )
+    """Pairs of names there of one and the same tensor; the first one is written."""
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """The tensors there that make up a parameter of ours, top to bottom."""
+        if name.startswith(self.own):
+            return (name,)
+        module, _, kind = name.rpartition(".")
+        if not module.startswith("bert.layers."):
+            return (f"{self.modules[module]}.{kind}",)
+        _, _, index, part = module.split(".")
+        return tuple(f"bert.encoder.layer.{index}.{theirs}.{kind}" for theirs in self.layer_modules[part])
+
+
+BERT_NAMES = TensorNames(
+    modules={
+        "bert.embeddings.word": "bert.embeddings.word_embeddings",
+        "bert.embeddings.position": "bert.embeddings.position_embeddings",
+        "bert.embeddings.token_type": "bert.embeddings.token_type_embeddings",
+        "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+        "bert.pooler.dense": "bert.pooler.dense",
+        "mlm_head": "cls.predictions",
+        "mlm_head.dense": "cls.predictions.transform.dense",
+        "mlm_head.norm": "cls.predictions.transform.LayerNorm",
+        "nsp_head": "cls.seq_relationship",
+        "classifier.linear": "classifier",
+        "qa_outputs": "qa_outputs",
+    },
+    layer_modules={
+        "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention_output": ("attention.output.dense",),
+        "attention_norm": ("attention.output.LayerNorm",),
+        "intermediate": ("intermediate.dense",),
+        "output": ("output.dense",),
+        "output_norm": ("output.LayerNorm",),
+    },
+)
