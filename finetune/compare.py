@@ -102,7 +102,7 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
     results = {}
     say(f"\n=== {', '.join(task.baseline_names)}")
     for name, outputs in task.baselines(dataset.train, held_out, settings).items():
-        scores = {part: combined([task.scores(task.targets(held_out[part]), p)]) for part, p in outputs.items()}
+        scores = {split: combined([task.scores(task.targets(held_out[split]), p)]) for split, p in outputs.items()}
         results[name] = {"validation": None, "test": None, **scores}
     return results
 

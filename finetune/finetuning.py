@@ -166,15 +166,15 @@ class Results:
         self.best, self.tried = best, tried
         self.seed_folder = out / f"seed-{self.best['seed']}"
         # What one seed does is shown on the texts that chose nothing, if there are any.
-        part = "test" if dataset.test else "validation"
-        examples = dataset.held_out()[part]
+        split = "test" if dataset.test else "validation"
+        examples = dataset.held_out()[split]
         path = self.seed_folder / "probabilities.npz"
         try:
             with np.load(path) as stored:
-                outputs = stored[part]
+                outputs = stored[split]
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise FinetuneError(f"{path} is damaged: remove {self.seed_folder} to train this seed again") from error
-        self.shown = HeldOut(part, best["seed"], examples, dataset.task.targets(examples), outputs)
+        self.shown = HeldOut(split, best["seed"], examples, dataset.task.targets(examples), outputs)
 
     def write(self) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""

@@ -23,36 +23,36 @@ def model_card(
     Args:
         results: content of results.json.
     """
-    part, is_pair = "test" if results["test"] else "validation", len(text_columns) > 1
-    card = task.card(config, results, part, is_pair)
-    scores, best = results[part], results["best_seed"] - settings.seed
+    split, is_pair = "test" if results["test"] else "validation", len(text_columns) > 1
+    card = task.card(config, results, split, is_pair)
+    scores, best = results[split], results["best_seed"] - settings.seed
     metrics = [(name, scores[name]["seeds"][best]) for name in card.metrics]
     sections = {
-        "Results": f"{_scores(task, scores, part, best)}\n\n{card.findings}",
+        "Results": f"{_scores(task, scores, split, best)}\n\n{card.findings}",
         "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
         "Use": _use(card, settings),
         "Limits": _LIMITS,
     }
-    block = metadata(card.kind, card.name, f"{part} texts", metrics, library=bool(card.example))
-    return page(block, card.title, _introduction(config, results, part, is_pair, settings), sections)
+    block = metadata(card.kind, card.name, f"{split} texts", metrics, library=bool(card.example))
+    return page(block, card.title, _introduction(config, results, split, is_pair, settings), sections)
 
 
-def _introduction(config: BertConfig, results: dict, part: str, is_pair: bool, settings: FinetuneSettings) -> str:
+def _introduction(config: BertConfig, results: dict, split: str, is_pair: bool, settings: FinetuneSettings) -> str:
     rows, what = results["rows"], "pairs of texts" if is_pair else "texts"
-    chosen = "best epoch and seed chosen on them" if part == "validation" else "they chose nothing"
+    chosen = "best epoch and seed chosen on them" if split == "validation" else "they chose nothing"
     return f"""\
 {config.shape}, up to {settings.sequence_length} tokens. Fine-tuned on
-{rows["train"]:,} {what}; measured on {rows[part]:,} {part} texts ({chosen})."""
+{rows["train"]:,} {what}; measured on {rows[split]:,} {split} texts ({chosen})."""
 
 
-def _scores(task: Task, scores: dict, part: str, best: int) -> str:
+def _scores(task: Task, scores: dict, split: str, best: int) -> str:
     """The scores of the best seed and of all."""
     seeds = len(scores["loss"]["seeds"])
     rows = [
         (name, f"{scores[key]['seeds'][best]:.3f}", score(scores[key]))
         for name, key in list(task.shown.items())[:_MOST_ROWS]
     ]
-    return table((part, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)
+    return table((split, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)
 
 
 def _use(card: Card, settings: FinetuneSettings) -> str:

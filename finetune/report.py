@@ -137,7 +137,7 @@ def per_class_table(rows: Sequence[dict]) -> str:
 
 
 def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict | None) -> str:
-    """The results of `metrics.combined` as text, a column for each part that was measured.
+    """The results of `metrics.combined` as text, a column for each split that was measured.
 
     Args:
         shown: title -> name of the scores.

@@ -47,7 +47,7 @@ class MaskedWords(Part):
         """[M, V]."""
         return scores.words
 
-    def labels(self, batch: PretrainingBatch) -> Tensor:
+    def targets(self, batch: PretrainingBatch) -> Tensor:
         """int64 [M], all of them targets."""
         return batch.masked_targets
 
@@ -68,21 +68,21 @@ class MaskedWords(Part):
         """Also of the targets that are no copies, where they are known."""
         sums = super().score_sums(scores, batch)
         if batch.fresh is not None:
-            logits, labels = scores.words.float(), batch.masked_targets
+            logits, targets = scores.words.float(), batch.masked_targets
             # No product of matrices, which autocast would compute in half precision.
-            sums["fresh_loss"] = (F.cross_entropy(logits, labels, reduction="none") * batch.fresh).sum()
-            sums["fresh_correct"] = ((logits.argmax(-1) == labels) * batch.fresh).sum()
+            sums["fresh_loss"] = (F.cross_entropy(logits, targets, reduction="none") * batch.fresh).sum()
+            sums["fresh_correct"] = ((logits.argmax(-1) == targets) * batch.fresh).sum()
         return sums
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
         """What word frequencies alone and the most frequent word reach."""
-        labels = batch.masked_targets.numpy()
+        targets = batch.masked_targets.numpy()
         sums = {
-            "unigram_loss": cross_entropy(self.unigram_counts, labels) * len(labels),
-            "most_frequent_correct": most_frequent_accuracy(self.unigram_counts, labels) * len(labels),
+            "unigram_loss": cross_entropy(self.unigram_counts, targets) * len(targets),
+            "most_frequent_correct": most_frequent_accuracy(self.unigram_counts, targets) * len(targets),
         }
         if batch.fresh is not None:
-            fresh = labels[batch.fresh.numpy() > 0]
+            fresh = targets[batch.fresh.numpy() > 0]
             sums |= {"fresh": len(fresh), "fresh_unigram_loss": cross_entropy(self.unigram_counts, fresh) * len(fresh)}
         return sums
 

@@ -25,7 +25,7 @@ class NextSentence(Part):
         """[N, 2]."""
         return scores.pair
 
-    def labels(self, batch: PretrainingBatch) -> Tensor:
+    def targets(self, batch: PretrainingBatch) -> Tensor:
         """int64 [N], -100 for a pair without a label."""
         return batch.pair_targets
 

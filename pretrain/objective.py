@@ -57,7 +57,7 @@ class Part(ABC):
         """[targets, classes]."""
 
     @abstractmethod
-    def labels(self, batch: PretrainingBatch) -> Tensor:
+    def targets(self, batch: PretrainingBatch) -> Tensor:
         """int64 [targets], -100 where there is none."""
 
     @abstractmethod
@@ -70,17 +70,17 @@ class Part(ABC):
 
     def count(self, batch: PretrainingBatch) -> int:
         """Number of targets; no model needed."""
-        return int((self.labels(batch) >= 0).sum())
+        return int((self.targets(batch) >= 0).sum())
 
     def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
         """Sum of the negative log likelihoods (nats, fp32) of the targets: a scalar with a gradient."""
-        return F.cross_entropy(self.logits(scores).float(), self.labels(batch), reduction="sum")
+        return F.cross_entropy(self.logits(scores).float(), self.targets(batch), reduction="sum")
 
     def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Sums for an evaluation: scalars in float32 on the model's device, for which nothing has waited."""
-        logits, labels = self.logits(scores).float(), self.labels(batch)
-        loss = F.cross_entropy(logits, labels, reduction="sum")
-        return {f"{self.name}_loss": loss, f"{self.name}_correct": (logits.argmax(-1) == labels).sum().float()}
+        logits, targets = self.logits(scores).float(), self.targets(batch)
+        loss = F.cross_entropy(logits, targets, reduction="sum")
+        return {f"{self.name}_loss": loss, f"{self.name}_correct": (logits.argmax(-1) == targets).sum().float()}
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
         """What is reached without a model, as sums over the targets of a batch on the host. Every batch has the same
@@ -121,7 +121,7 @@ class PretrainingObjective:
 
     Args:
         off: parts that are not learned: what they alone would train keeps its values.
-        batch_maker: makes the batches, as `BatchMaker` does, with what the parts' labels are read from.
+        batch_maker: makes the batches, as `BatchMaker` does, with what the parts' targets are read from.
     """
 
     def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), batch_maker: type[BatchMaker] = BatchMaker):

@@ -39,13 +39,13 @@ class PretrainSettings(LoopSettings):
     @property
     def next_sentence(self) -> bool:
         """Whether next sentences are to be predicted, where the corpus has pairs."""
-        return self.objective == "mlm+nsp"
+        return "nsp" in self.objective.split("+")
 
     def __post_init__(self):
         super().__post_init__()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
-                # A rule of the house may be given always.
+                # show_text does not change the corpus.
                 if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
                     option = setting.name.replace("_", "-")
                     raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")

@@ -29,7 +29,7 @@ ALLOWED = {
 KNOWN = {
     "an objective (mlm, nsp)": (r"(?<![a-z])(mlm|nsp)(?![a-z])", 6),
     "a task on the command line": (r'"classification"|\bClassification\b', 3),
-    "a masking": (r"whole-word|whole_word", 2),
+    "a masking": (r'"whole-word"', 2),
     "a schedule": (r"warmup-stable-decay", 1),
     "shared layers": (r"\bEncoderLayer\b|\bencoder\.layers\b|\.layers\b|num_hidden_layers", 3),
 }

@@ -4,6 +4,7 @@ Masked language modelling after Devlin et al. 2019 (BERT, section 3.1, task 1 an
 targets is exact in every example, not a coin per token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,17 +32,34 @@ class MaskingRules:
     starts_word: Bools
     is_ordinary: Bools
     probability: float = 0.15
-    whole_word: bool = False
+    masking: str = "token"
+    """How the targets are chosen: a name in `MASKINGS`."""
 
     @classmethod
     def of(cls, tokenizer: WordPieceTokenizer, masking: str = "token") -> "MaskingRules":
-        """The rules for a tokenizer; `masking` is "token" or "whole-word", or a PrepError is raised."""
-        if masking not in ("token", "whole-word"):
-            raise PrepError(f"there is no masking {masking!r}: use token or whole-word")
+        """The rules for a tokenizer; raises PrepError if there is no such masking in `MASKINGS`."""
+        if masking not in MASKINGS:
+            raise PrepError(f"there is no masking {masking!r}: use {' or '.join(MASKINGS)}")
         fixed = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
-        return cls(
-            tokenizer.mask_id, fixed, tokenizer.starts_word, tokenizer.is_ordinary, whole_word=masking == "whole-word"
-        )
+        return cls(tokenizer.mask_id, fixed, tokenizer.starts_word, tokenizer.is_ordinary, masking=masking)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A packed batch as a masking sees it."""
+
+    input_ids: Ints
+    """[T]"""
+    token_type_ids: Ints
+    """[T]"""
+    sequence: Ints
+    """[T], the sequence of each token."""
+    is_candidate: Bools
+    """[T], whether it may be a target."""
+    key: Keys
+    """[T], random."""
+    wanted: Ints
+    """[N], how many targets each sequence is to have."""
 
 
 def mask(
@@ -60,19 +78,16 @@ def mask(
     lengths = np.diff(sequence_starts)  # [N]
     sequence = np.repeat(np.arange(len(lengths)), lengths)  # [T]
     position = np.arange(len(input_ids)) - sequence_starts[sequence]
-    candidate = ~np.isin(input_ids, rules.fixed_ids)
-    candidates = np.bincount(sequence[candidate], minlength=len(lengths))  # [N]
+    is_candidate = ~np.isin(input_ids, rules.fixed_ids)
+    candidates = np.bincount(sequence[is_candidate], minlength=len(lengths))  # [N]
     wanted = number_of_targets(lengths, candidates, rules.probability)
     key = keys(0, "mask", 0, example_key[sequence], position)  # [T]
-    if rules.whole_word:
-        word_start = _word_starts(input_ids, token_type_ids, sequence, candidate, rules.starts_word)  # [T]
-        chosen = _choose_words(word_start, candidate, sequence, key, wanted)  # [M]
-    else:
-        chosen = _choose_tokens(candidate, sequence, key, wanted)  # [M]
-    labels = input_ids[chosen]
+    choice = Choice(input_ids, token_type_ids, sequence, is_candidate, key, wanted)
+    chosen = MASKINGS[rules.masking](choice, rules)  # [M]
+    targets = input_ids[chosen]
     masked = input_ids.copy()
-    masked[chosen] = _replacements(labels, example_key[sequence[chosen]], position[chosen], rules)
-    return masked, chosen, labels
+    masked[chosen] = _replacements(targets, example_key[sequence[chosen]], position[chosen], rules)
+    return masked, chosen, targets
 
 
 def number_of_targets(lengths: Ints, candidates: Ints, probability: float) -> Ints:
@@ -85,35 +100,39 @@ def _by_sequence_and_key(sequence: Ints, key: Keys) -> Ints:
     return np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (key >> np.uint64(24)), kind="stable")
 
 
-def _choose_tokens(candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
-    """Places [M] of the candidates with the smallest keys of each sequence, as many as `wanted` [N]."""
-    places = np.flatnonzero(candidate)  # [K]
-    order = places[_by_sequence_and_key(sequence[places], key[places])]
+def _choose_tokens(choice: Choice, rules: MaskingRules) -> Ints:
+    """Places [M] of the candidates with the smallest keys of each sequence, as many as are wanted."""
+    sequence, wanted = choice.sequence, choice.wanted
+    places = np.flatnonzero(choice.is_candidate)  # [K]
+    order = places[_by_sequence_and_key(sequence[places], choice.key[places])]
     per_sequence = np.bincount(sequence[places], minlength=len(wanted))  # [N]
     begins = np.cumsum(per_sequence) - per_sequence
     rank = np.arange(len(order)) - begins[sequence[order]]  # [K]
     return np.sort(order[rank < wanted[sequence[order]]])  # [M]
 
 
-def _word_starts(input_ids: Ints, token_type_ids: Ints, sequence: Ints, candidate: Bools, starts_word: Bools) -> Bools:
+def _word_starts(choice: Choice, starts_word: Bools) -> Bools:
     """Bool [T]: a word starts here. Words end at segment borders; over-long runs fall into single pieces."""
-    start = starts_word[input_ids] | ~candidate
+    is_fixed = ~choice.is_candidate
+    start = starts_word[choice.input_ids] | is_fixed
     start[:1] = True
-    start[1:] |= (np.diff(sequence) != 0) | (np.diff(token_type_ids) != 0) | ~candidate[:-1]
+    start[1:] |= (np.diff(choice.sequence) != 0) | (np.diff(choice.token_type_ids) != 0) | is_fixed[:-1]
     word = np.cumsum(start) - 1
     return start | (np.bincount(word)[word] > MOST_PIECES)
 
 
-def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys, wanted: Ints) -> Ints:
-    """Places [M] of words in the order of their keys, `wanted` [N] pieces; one that no longer fits is passed over.
+def _choose_words(choice: Choice, rules: MaskingRules) -> Ints:
+    """Places [M] of words in the order of their keys, as many pieces as are wanted; a word that does not fit is passed
+    over.
 
     Where not even one word fits, the first one gives as many pieces as are wanted.
     """
-    first = np.flatnonzero(word_start & candidate)  # [W]
-    sizes = np.diff(np.append(np.flatnonzero(word_start), len(word_start)))[candidate[word_start]]
-    order = _by_sequence_and_key(sequence[first], key[first])
+    word_start, wanted = _word_starts(choice, rules.starts_word), choice.wanted
+    first = np.flatnonzero(word_start & choice.is_candidate)  # [W]
+    sizes = np.diff(np.append(np.flatnonzero(word_start), len(word_start)))[choice.is_candidate[word_start]]
+    order = _by_sequence_and_key(choice.sequence[first], choice.key[first])
     first, sizes = first[order], sizes[order]
-    owner = sequence[first]
+    owner = choice.sequence[first]
     words = np.bincount(owner, minlength=len(wanted))  # [N]
     begins = np.cumsum(words) - words
     left = wanted.copy()
@@ -132,6 +151,10 @@ def _choose_words(word_start: Bools, candidate: Bools, sequence: Ints, key: Keys
     begin = np.repeat(first, take)  # [M]
     within = np.arange(len(begin)) - np.repeat(np.cumsum(take) - take, take)
     return np.sort(begin + within)
+
+
+MASKINGS: dict[str, Callable[[Choice, MaskingRules], Ints]] = {"token": _choose_tokens, "whole-word": _choose_words}
+"""How targets are chosen, by the name of the option: places [M] in ascending order."""
 
 
 def _replacements(labels: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:

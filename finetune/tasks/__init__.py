@@ -23,8 +23,8 @@ from ..settings import FinetuneSettings
 class HeldOut:
     """The texts that results are shown on, and what the best seed's model makes of them."""
 
-    part: str
-    """"test", or "validation" where there is no test part."""
+    split: str
+    """"test", or "validation" if there is no test split."""
     seed: int
     examples: Sequence[Example]
     targets: np.ndarray
@@ -152,7 +152,7 @@ class Task(ABC):
     def baselines(
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
-        """What learns without a BERT: name -> part that is held out -> outputs."""
+        """What learns without a BERT: name -> held-out split -> outputs."""
         return {}
 
     # --- telling
@@ -178,7 +178,7 @@ class Task(ABC):
         return []
 
     @abstractmethod
-    def card(self, config: BertConfig, results: Mapping[str, Any], part: str, is_pair: bool) -> Card:
+    def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The task's parts of the model card."""
 
     @abstractmethod

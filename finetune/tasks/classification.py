@@ -216,8 +216,8 @@ class Classification(Task):
         answer = np.bincount(self.targets(train)).argmax()
         return {
             "labels": self.labels,
-            "per_class": {shown.part: per_class(shown.targets, shown.outputs, self.labels)},
-            "majority": {part: float((self.targets(rows) == answer).mean()) for part, rows in held_out.items()},
+            "per_class": {shown.split: per_class(shown.targets, shown.outputs, self.labels)},
+            "majority": {split: float((self.targets(rows) == answer).mean()) for split, rows in held_out.items()},
         }
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
@@ -225,15 +225,15 @@ class Classification(Task):
         matrix = self._confusion(shown)
         worst = report.mistakes(shown.examples, shown.targets, shown.outputs, self.labels)
         report.write_confusion_csv(matrix, self.labels, out / "confusion.csv")
-        title = f"{shown.part} texts, seed {shown.seed}"
+        title = f"{shown.split} texts, seed {shown.seed}"
         report.draw_confusion(matrix, self.labels, out / "confusion.png", title)
         write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
         """The majority, the scores of each class, the confusions, and where the rest is."""
-        majority, part = results["majority"], shown.part
-        sentences = [f"always the most frequent class: {part} accuracy {majority[part]:.3f}"]
+        majority, split = results["majority"], shown.split
+        sentences = [f"always the most frequent class: {split} accuracy {majority[split]:.3f}"]
         if best["validation"]["accuracy"] <= majority["validation"]:
             sentences.append(
                 "The model that is kept is no more accurate on the validation texts than that: "
@@ -241,7 +241,7 @@ class Classification(Task):
             )
         if len(self.labels) <= MOST_CLASSES_SHOWN:
             which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by class"
-            sentences.append(f"\n{part} texts, {which}:\n{report.per_class_table(results['per_class'][part])}")
+            sentences.append(f"\n{split} texts, {which}:\n{report.per_class_table(results['per_class'][split])}")
         sentences.append(f"\n{report.confusion_table(self._confusion(shown), self.labels)}")
         sentences.append(
             f"\nThe most confident mistakes are in {out / 'mistakes.md'}, the confusions in {out / 'confusion.png'}."
@@ -251,14 +251,14 @@ class Classification(Task):
     def _confusion(self, shown: HeldOut) -> np.ndarray:
         return confusion(shown.targets, shown.outputs, len(self.labels))
 
-    def card(self, config: BertConfig, results: Mapping[str, Any], part: str, is_pair: bool) -> Card:
+    def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each class stand below those of all."""
         rows = [
             (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
              f"{row['support']:,}")
-            for row in results["per_class"][part]
+            for row in results["per_class"][split]
         ]  # fmt: skip
-        majority = f"Always the most frequent class: accuracy {results['majority'][part]:.3f}."
+        majority = f"Always the most frequent class: accuracy {results['majority'][split]:.3f}."
         arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
         example = f"""from transformers import pipeline
 

@@ -28,7 +28,7 @@ class SentenceOrder(Part):
     def logits(self, scores):
         return scores.pair
 
-    def labels(self, batch):
+    def targets(self, batch):
         return batch.pair_targets
 
     def modules(self, model):

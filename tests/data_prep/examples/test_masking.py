@@ -19,7 +19,7 @@ RULES = MaskingRules(
     starts_word=np.arange(VOCABULARY) < FIRST_CONTINUATION,
     is_ordinary=np.arange(VOCABULARY) >= FIRST_WORD,
 )
-WHOLE = replace(RULES, whole_word=True)
+WHOLE = replace(RULES, masking="whole-word")
 modes = pytest.mark.parametrize("rules", [RULES, WHOLE], ids=["token", "whole-word"])
 # Words and runs of continuing pieces, short and long; [UNK] is a word like any other.
 pieces = st.lists(
@@ -258,8 +258,8 @@ def test_a_clause_without_spaces_counts_as_single_pieces():
 def test_rules_of_a_tokenizer(small_tokenizer):
     rules = MaskingRules.of(small_tokenizer, "whole-word")
     vocabulary = small_tokenizer.vocabulary
-    assert rules.whole_word
-    assert not MaskingRules.of(small_tokenizer).whole_word
+    assert rules.masking == "whole-word"
+    assert MaskingRules.of(small_tokenizer).masking == "token"
     assert vocabulary[rules.mask_id] == "[MASK]"
     assert {vocabulary[i] for i in rules.fixed_ids} == {"[PAD]", "[CLS]", "[SEP]"}
     left_out = {piece for piece, ordinary in zip(vocabulary, rules.is_ordinary, strict=True) if not ordinary}
