@@ -25,6 +25,27 @@ Unused = Callable[[Mapping[str, Any]], set[str]]
 SETTINGS_FILE = "settings.yaml"
 
 
+@contextmanager
+def stage(
+    settings: Settings, out: Path, resolved: Callable[[], Settings]
+) -> Iterator[tuple[Settings, World, Interruption]]:
+    """The processes are joined, signals are watched, `out` is claimed, all for the time of the context.
+
+    Args:
+        resolved: gives the settings without `auto`; the main process asks it, before `out` is made.
+
+    Yields:
+        (the settings that all processes have, the processes, the signals)
+
+    Raises:
+        PretrainError: another process holds `out`.
+    """
+    with joined(settings.device) as world, Interruption() as interruption:
+        settings = agreed(settings, world, resolved)
+        with claimed(out) if world.is_main else nullcontext():
+            yield settings, world, interruption
+
+
 def agreed(settings: Settings, world: World, resolved: Callable[[], Settings]) -> Settings:
     """What the main process makes of the settings, for all."""
 
@@ -125,24 +146,3 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _extends(before: Budget, now: Budget) -> bool:
     return now.unit == before.unit and now.amount >= before.amount
-
-
-@contextmanager
-def stage(
-    settings: Settings, out: Path, resolved: Callable[[], Settings]
-) -> Iterator[tuple[Settings, World, Interruption]]:
-    """The processes are joined, signals are watched, `out` is claimed, all for the time of the context.
-
-    Args:
-        resolved: gives the settings without `auto`; the main process asks it, before `out` is made.
-
-    Yields:
-        (the settings that all processes have, the processes, the signals)
-
-    Raises:
-        PretrainError: another process holds `out`.
-    """
-    with joined(settings.device) as world, Interruption() as interruption:
-        settings = agreed(settings, world, resolved)
-        with claimed(out) if world.is_main else nullcontext():
-            yield settings, world, interruption
