@@ -10,15 +10,19 @@ from pathlib import Path
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, is_shared: bool = False) -> Iterator[Path]:
     """A temporary path for the block to write a file or a folder to, which is renamed to `path` once it is on disk.
 
     If the block raises, `path` stays as it was and the temporary path is removed. What a killed process leaves goes at
-    the next time.
+    the next time, and a folder that it had put aside comes back.
+
+    Args:
+        is_shared: other processes may write the same path at once, as no lock keeps them out: the last one wins.
     """
-    temporary, old = path.with_name(f".{path.name}.tmp"), _aside(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if is_shared else f".{path.name}.tmp")
+    old = path.with_name(f".{path.name}.old.tmp")
     _remove(temporary)
-    _remove(old)
+    _put_back(old, path)
     try:
         yield temporary
         for written in [*temporary.rglob("*"), temporary]:
@@ -29,20 +33,23 @@ def replaced(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         flush_to_disk(path.parent)
     finally:
+        _put_back(old, path)
         _remove(temporary)
-    _remove(old)
 
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
-    old = _aside(folder)
+    removed = folder.with_name(f".{folder.name}.removed.tmp")
+    _remove(removed)
+    os.replace(folder, removed)
+    shutil.rmtree(removed)
+
+
+def _put_back(old: Path, path: Path) -> None:
+    """Remove what was put aside; give it its name again if nothing else has got it."""
+    if old.exists() and not path.exists():
+        os.replace(old, path)
     _remove(old)
-    os.replace(folder, old)
-    shutil.rmtree(old)
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old.tmp")
 
 
 def _remove(path: Path) -> None:

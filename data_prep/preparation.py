@@ -186,6 +186,7 @@ class Preparation:
         settings = command_line.as_dict(self.prep) | command_line.as_dict(self.examples)
         for name in ("corpus", "exclude", "validation_corpus", "workers", "tokenizer"):
             del settings[name]
+        # So that the identity of what was prepared without these settings stays the same.
         for name, default in _LATER.items():
             if settings[name] == default:
                 del settings[name]

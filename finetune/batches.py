@@ -54,9 +54,9 @@ class Encoded:
 
     def targets(self) -> np.ndarray:
         """The target of each text: [n]."""
-        labels = np.zeros(self.num_texts, dtype=self.sequences.label.dtype)
-        labels[self.text] = self.sequences.label
-        return labels
+        targets = np.zeros(self.num_texts, dtype=self.sequences.label.dtype)
+        targets[self.text] = self.sequences.label
+        return targets
 
     def lengths(self) -> np.ndarray:
         """Tokens of each text's sequences together: int64 [n]."""

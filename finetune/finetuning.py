@@ -90,8 +90,10 @@ def run_seeds(
 def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
     """The content of results.json, if it is that of these seeds on these texts; else None."""
     results = read_object(out / "results.json", data=str, validation=dict)
-    is_this = results and results["data"] == digest and len(results["validation"]["loss"]["seeds"]) == len(seeds)
-    return results if is_this else None
+    if results is None or results["data"] != digest:
+        return None
+    finished = [scores["seeds"] for scores in results["validation"].values() if "seeds" in scores]
+    return results if finished and len(finished[0]) == len(seeds) else None
 
 
 def refuse_fewer_seeds(out: Path, seeds: range) -> None:

@@ -240,7 +240,7 @@ def output(path: str | None) -> Iterator[TextIO]:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         yield sys.stdout
         return
-    with replaced(Path(path)) as temporary:
+    with replaced(Path(path), is_shared=True) as temporary:
         with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             yield file
 

@@ -38,6 +38,8 @@ class AttentionPlan:
     """The rectangles of "sdpa" and "dense"; None for "varlen"."""
     chosen: Chosen | None = None
     """The tokens that the last layer is computed for; None if for all."""
+    queries: HeadLayout | None = None
+    """The rectangle of the chosen tokens, with `heads` and `chosen`."""
 
 
 def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: float, head_size: int) -> Kernel:
@@ -100,11 +102,13 @@ def plan_for_chosen(
     rounds = kernel == "dense" and device.type == "cpu"
     if rounds:
         num_rows, columns = rounded(num_rows), _COLUMNS
-    heads = None
+    heads = queries = None
+    chosen = Chosen.of(batch, at, most_at, columns, rounds)
     if kernel != "varlen":
         layout = batch.layout(-(-batch.max_sequence_length // columns) * columns)
         heads = HeadLayout(layout, num_heads, (1, 2, 3), num_rows, device, in_place=kernel == "sdpa")
-    return AttentionPlan(kernel, dropout, batch, num_rows, heads, Chosen.of(batch, at, most_at, columns, rounds))
+        queries = HeadLayout(chosen.layout(), num_heads, (1,), len(chosen.tokens), device)
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chosen, queries)
 
 
 def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
@@ -123,11 +127,11 @@ def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan, ch
     if plan.heads is None:
         key, value = key_value.unbind(1)  # [T, A, D] each
         return varlen_attention(query, key, value, chosen.sequence_starts, chosen.longest, plan.batch)
-    queries = HeadLayout(chosen.layout(), query.shape[1], (1,), len(query), query.device)
-    (query,) = queries.split(query[:, None])  # [N, A, Q, D]
+    assert plan.queries is not None
+    (query,) = plan.queries.split(query[:, None])  # [N, A, Q, D]
     key, value = plan.heads.split(key_value)  # [N, A, L, D] each
     context, _ = _in_rectangles(query, key, value, plan.heads.key_mask, plan)
-    return queries.join(context)  # [R, A, D]
+    return plan.queries.join(context)  # [R, A, D]
 
 
 def varlen_attention(

@@ -81,7 +81,14 @@ class BertModel(PretrainedModel):
         self._check(batch)
         plan = self._plan(batch, output_attentions, None if output_hidden_states else at, most_at)
         chosen, hidden = plan.chosen, self.embeddings(batch, plan.num_rows)
-        hidden, states, attentions = self.layers(hidden, plan, output_hidden_states, output_attentions)
+        states, attentions = [hidden] if output_hidden_states else [], []
+        order = self.layers.in_order()
+        for number, layer in enumerate(order, 1):
+            hidden, weights = layer(hidden, plan, chosen if number == len(order) else None)
+            if output_hidden_states:
+                states.append(hidden)
+            if output_attentions:
+                attentions.append(weights)
         first = batch.first_tokens() if chosen is None else chosen.first
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
@@ -89,8 +96,8 @@ class BertModel(PretrainedModel):
         return EncoderOutput(
             hidden,
             pooled,
-            states if output_hidden_states else None,
-            attentions if output_attentions else None,
+            tuple(states) if output_hidden_states else None,
+            tuple(attentions) if output_attentions else None,
         )
 
     def layer_matrices(self) -> list[nn.Parameter]:

@@ -75,8 +75,8 @@ class EncoderLayer(nn.Module):
         """
         weights = None
         if chosen is None:
-            qkv = self.qkv(hidden).unflatten(1, (3, self.num_heads, -1))  # [T, 3, A, D]
-            context, weights = attend(qkv, plan)  # [T, A, D], [N, A, L, L]
+            # [T, 3, A, D] -> [T, A, D], [N, A, L, L]
+            context, weights = attend(self.qkv(hidden).unflatten(1, (3, self.num_heads, -1)), plan)
         else:
             some = hidden.index_select(0, chosen.tokens)  # [R, H]
             query, key_value = self.qkv(hidden, some)  # [R, H], [T, 2 * H]
@@ -98,18 +98,6 @@ class Layers(nn.ModuleList):
     def in_order(self) -> list[EncoderLayer]:
         """The layers in the order in which they are applied."""
         return [cast(EncoderLayer, layer) for layer in self]
-
-    def forward(
-        self, hidden: Tensor, plan: AttentionPlan, keep_states: bool = False, keep_weights: bool = False
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """hidden [T, H] -> hidden [T, H], or [R, H] of the plan's chosen tokens; if they are to be kept, the hidden
-        states before and after each layer, and the attention weights of each."""
-        states, all_weights, order = [hidden], [], self.in_order()
-        for number, layer in enumerate(order, 1):
-            hidden, weights = layer(hidden, plan, plan.chosen if number == len(order) else None)
-            states = [*states, hidden] if keep_states else []
-            all_weights += [weights] if keep_weights else []
-        return hidden, tuple(states), tuple(all_weights)
 
     def matrices(self) -> list[nn.Parameter]:
         """The weights of the linear modules, each once."""

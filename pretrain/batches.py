@@ -119,11 +119,11 @@ class BatchMaker:
         """One masked packed batch of these examples."""
         packed = pack(self.shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
         starts = packed.sequence_starts
-        ids, positions, labels = mask(packed.input_ids, packed.token_type_ids, starts, examples.key, self.rules)
+        ids, positions, targets = mask(packed.input_ids, packed.token_type_ids, starts, examples.key, self.rules)
         return PretrainingBatch(
             **inputs(replace(packed, input_ids=ids)),
             masked_positions=torch.from_numpy(positions),
-            masked_targets=torch.from_numpy(labels),
+            masked_targets=torch.from_numpy(targets),
             most_masked=int(np.diff(np.searchsorted(positions, starts)).max()),
             pair_targets=torch.from_numpy(examples.label),
             fresh=self._fresh(examples, positions),

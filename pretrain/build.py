@@ -56,7 +56,10 @@ def open_checkpoint(
 
 
 def require_same_objective(checkpoint: Path, state: dict, objective: PretrainingObjective) -> None:
-    """Raises PretrainError if the run began with another objective, or on examples that this version does not make."""
+    """Raises PretrainError if the run began with another objective, or on examples that this version does not make.
+
+    Checkpoints of older versions do not name their objective.
+    """
     begun_with = state.get("objective", objective.name)
     if begun_with != objective.name:
         raise PretrainError(f"{checkpoint} learned {begun_with}, not {objective.name}: give another --out")

@@ -46,7 +46,6 @@ class MaskFiller:
     """
 
     def __init__(self, folder: str | Path):
-
         from .engine.opening import family_of, open_model, require_embeddings
 
         self.model = open_model(family_of(folder, PretrainError).masked_lm, folder, PretrainError).eval()

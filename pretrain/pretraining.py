@@ -1,7 +1,7 @@
 """One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -78,12 +78,14 @@ def base_config(settings: PretrainSettings):
         return read_config(settings.init_from)
 
 
-def is_finished(settings: PretrainSettings, out: Path, corpus: str, metrics: Collection[str]) -> bool:
-    """Whether `out` holds these results of this budget on the corpus of this digest."""
+def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:
+    """Whether `out` holds the results of this budget and objective on the corpus of this digest."""
     results = read_object(out / "results.json", budget=str, prepared=str, validation=dict)
-    if results is None or results["prepared"] != corpus or not set(metrics) >= results["validation"].keys():
+    if results is None or results["prepared"] != corpus:
         return False
-    return Budget.parse(results["budget"]) == Budget.parse(settings.budget)
+    named, learned = results["validation"].keys(), {name for part in objective.parts for name in part.metrics[:1]}
+    is_same = learned <= named <= set(objective.metrics)
+    return is_same and Budget.parse(results["budget"]) == Budget.parse(settings.budget)
 
 
 def open_corpus(settings: PretrainSettings, out: Path, world: World) -> PreparedCorpus:
@@ -140,9 +142,7 @@ class Pretraining:
         self.threads = Threads.of(settings, world.size)
 
     def run(self) -> None:
-        if self.world.from_main(
-            lambda: is_finished(self.settings, self.out, self.prepared.digest, self.objective.metrics)
-        ):
+        if self.world.from_main(lambda: is_finished(self.settings, self.out, self.prepared.digest, self.objective)):
             say(f"{self.out} holds this run, finished: see {self.out / 'results.json'} and {self.out / 'final'}.")
             return
         with self.threads:

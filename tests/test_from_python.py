@@ -99,6 +99,7 @@ def test_the_python_of_a_page_runs(page, number, owner, monkeypatch, capsys):
         assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_script_of_cells_runs_from_another_folder(tmp_path):
     """recipes/from_python.py in a new process; its worker processes must not run it again."""
     write_owner(tmp_path)

@@ -35,8 +35,8 @@ def commands():
             given = tuple(shlex.split(arguments))
             if (module, given) not in seen:
                 seen.add((module, given))
-                # It reads the whole built-in corpus.
-                marks = [pytest.mark.slow] if (module, given) == ("pretrain.run", ()) else []
+                # These read the whole built-in corpus.
+                marks = [pytest.mark.slow] if module in ("pretrain.run", "finetune.run") and not given else []
                 yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}", marks=marks)
 
 

@@ -157,10 +157,10 @@ MASKINGS: dict[str, Callable[[Choice, MaskingRules], Ints]] = {"token": _choose_
 """How targets are chosen, by the name of the option: places [M] in ascending order."""
 
 
-def _replacements(labels: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:
+def _replacements(targets: Ints, example_key: Keys, position: Ints, rules: MaskingRules) -> Ints:
     """What stands in the place of each target: [M]."""
     fate = uniform(keys(0, "replace", 0, example_key, position))
     ordinary = np.flatnonzero(rules.is_ordinary)
     drawn = ordinary[below(keys(0, "random word", 0, example_key, position), len(ordinary))]  # [M]
-    random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, labels)
+    random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, targets)
     return np.where(fate < MASK_SHARE, rules.mask_id, random_or_kept)

@@ -34,9 +34,6 @@ LANGUAGES = frozenset(
     """.split()
 )
 
-END_MARKS = '.!?…‽؟۔।॥።။។։。！？｡．:;"”’»)」』｣）'
-"""Characters that a finished line ends with."""
-
 # An end mark, then closing quotes and brackets; _plain_split looks at what follows. Scripts written without
 # spaces end a sentence with the mark alone.
 _END = re.compile(r"""(?:[.!?…‽؟۔।॥።။។։]["'”’»)\]]*(?=\s)|([。！？｡．])["'”’』」｣）]*)\s*""")

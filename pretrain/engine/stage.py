@@ -81,8 +81,8 @@ def as_before(
         raise PretrainError(f"{out} is a file: give the name of a folder as --out")
     if not path.exists():
         # A run that was killed before it began may have left these, and a file that it was writing.
-        own = ("prepared", ".lock")
-        if out.exists() and any(entry.name not in own and entry.suffix != ".tmp" for entry in out.iterdir()):
+        own = ("prepared", ".lock", f".{SETTINGS_FILE}.tmp", f"{SETTINGS_FILE}.tmp")
+        if out.exists() and any(entry.name not in own for entry in out.iterdir()):
             raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
         return None
     if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":

@@ -5,6 +5,9 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -101,7 +104,7 @@ def killed(work, at):
 
 def test_a_folder_is_removed_from_its_name_at_once(tmp_path):
     put_folder(tmp_path / "x", "a")
-    put_folder(tmp_path / ".x.old.tmp", "left by a kill")
+    put_folder(tmp_path / ".x.removed.tmp", "left by a kill")
     remove_folder(tmp_path / "x")
     assert not os.listdir(tmp_path)
 
@@ -153,3 +156,32 @@ def test_digests_tell_files_apart(tmp_path):
         digests.add(file_digest(tmp_path / str(number)))
     assert len(digests) == 4
     assert {len(digest) for digest in digests} == {32}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_folder_that_a_killed_process_put_aside_comes_back(fails, tmp_path):
+    """It was killed between the two renames."""
+    path, aside = tmp_path / "final", tmp_path / ".final.old.tmp"
+    aside.mkdir()
+    (aside / "model").write_text("before")
+    with pytest.raises(OSError) if fails else nullcontext():
+        with replaced(path) as temporary:
+            assert (path / "model").read_text() == "before"
+            temporary.mkdir()
+            (temporary / "model").write_text("after")
+            if fails:
+                raise OSError(28, "no space left")
+    assert (path / "model").read_text() == ("before" if fails else "after")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["final"]
+
+
+def test_of_two_processes_that_write_one_path_the_last_one_wins(tmp_path):
+    path = tmp_path / "predicted.csv"
+    with replaced(path, is_shared=True) as mine:
+        mine.write_text("mine")
+        code = "import sys; from pathlib import Path; from data_prep.durable import replaced\n"
+        code += "with replaced(Path(sys.argv[1]), is_shared=True) as other: other.write_text('theirs')"
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=Path(__file__).parents[2])
+        assert path.read_text() == "theirs"
+    assert path.read_text() == "mine"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

@@ -41,6 +41,7 @@ def test_killed_in_fp16_among_overflows(job, tmp_path):
     assert differences(out, whole) == []
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_is_killed(job, finished_by_two, tmp_path):
     out = tmp_path / "out"
     plan = [Moment("row", 5, 0.0, victim=1)]

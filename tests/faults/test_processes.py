@@ -132,6 +132,7 @@ def test_fewer_examples_than_processes(even_job, tmp_path):
     assert_same_training(three, one)
 
 
+@pytest.mark.slow
 def test_gradients_and_evaluations_of_random_batches_do_not_depend_on_the_processes(material, tmp_path):
     found = {}
     for processes in (1, 2, 3):

@@ -27,6 +27,7 @@ def stopped_after(life: Life, seen: Seen, step: int, number: int) -> int:
     return seen.newest()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_printed_command_goes_on(job, finished, tmp_path):
     # The space has to be quoted where the command is printed.
     out = tmp_path / "an out"

@@ -88,6 +88,7 @@ def test_a_job_that_is_told_to_stop_is_requeued_and_a_finished_one_is_not(submit
     assert not differences(out, finished_by_two, same_checkpoints=False)
 
 
+@pytest.mark.slow
 def test_a_job_with_a_mistake_is_not_requeued(submit, tmp_path):
     with submit("first", "--prepared=nowhere") as life:
         assert life.wait() == 2

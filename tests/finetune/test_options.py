@@ -136,6 +136,7 @@ def test_pairs_of_texts_are_told_apart_by_both(encoder, make_rows, tmp_path):
     assert agreement(answers) == found["test"]["accuracy"]["mean"]
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run_that_gets_no_better(given, tmp_path):
     # So large a rate ruins the model at once: from then on chance alone makes an evaluation better.
     assert main(given(patience=2, learning_rate=0.5, budget="60epochs")) == 0

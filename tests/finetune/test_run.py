@@ -206,6 +206,7 @@ def test_more_seeds_train_only_those_that_are_new(given, tmp_path, capsys):
     assert not same_seed(out / "seed-2", out / "seed-3")
 
 
+@pytest.mark.slow
 def test_of_a_small_set_the_best_of_five_seeds_is_kept(given, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(given(out, budget="auto", batch_size=48)) == 0

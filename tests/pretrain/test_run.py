@@ -313,6 +313,7 @@ def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeyp
     assert json.loads(Path("runs/all/results.json").read_text())["prepared"] == first
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_the_built_in_corpus(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["--dry-run", "--preset=tiny", "--device=cpu", "--workers=1", "--vocab-size=1024"]) == 0

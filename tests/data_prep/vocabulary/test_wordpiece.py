@@ -146,6 +146,7 @@ def test_a_vocabulary_of_chinese_holds_every_character_that_occurs_twice() -> No
     assert len(train_vocabulary(texts, 2560)) == 2560
 
 
+@pytest.mark.slow
 def test_words_between_chinese_leave_room_for_its_characters() -> None:
     texts = chinese_texts(english=8)
     vocabulary = train_vocabulary(texts, 8192)
