@@ -1,6 +1,7 @@
 """Small real objects that several test files build on. Session-wide, so that hypothesis may use them."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # The processes of a test run share the cores; read when torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a shell without job control starts in the background ignores SIGINT, and so would all that is started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("patient", deadline=None)
