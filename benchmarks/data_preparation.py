@@ -47,7 +47,7 @@ class Text:
     line_rule: str
 
     def documents(self, megabytes: float) -> Iterator[list[str]]:
-        """The lines of the first documents, up to so many megabytes."""
+        """The lines of the first documents, up to this many megabytes."""
         from data_prep.text.corpus import Corpus
 
         used = 0
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def every_copy(corpus, copies: int, megabytes: float) -> Iterator[tuple[int, list[str]]]:
-    """The number of the copy and the lines of every document that has any; of each copy up to so many megabytes."""
+    """The number of the copy and the lines of every document that has any; of each copy up to this many megabytes."""
     for copy in range(copies):
         used = 0
         for document in corpus.documents():
@@ -102,7 +102,7 @@ def every_copy(corpus, copies: int, megabytes: float) -> Iterator[tuple[int, lis
 
 
 def write_text(paths: list[str], folder: Path, copies: int, megabytes: float) -> Text:
-    """Write the documents of a corpus, so many times, as one file of about so many megabytes at most."""
+    """Write the documents of a corpus, copied several times, as one file of at most about this many megabytes."""
     from data_prep.text.corpus import Corpus
 
     corpus, path = Corpus(paths), folder / "text.txt"
@@ -191,7 +191,7 @@ def encoded(encode: Callable, documents: Iterable[list[str]], unit: str, megabyt
 
 
 def batches(documents: Iterable[list[str]], unit: str, megabytes: float) -> Iterator[tuple[list[str], int]]:
-    """Texts of about so many megabytes together, and their bytes."""
+    """Texts of about this many megabytes together, and their bytes."""
     batch: list[str] = []
     size = 0
     for lines in documents:

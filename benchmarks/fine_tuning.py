@@ -71,7 +71,7 @@ def main() -> int:
     made.add_argument("--epochs", type=int, default=3)
     made.add_argument("--batch-size", type=int, default=32)
     made.add_argument("--learning-rate", type=float, help="default: that of finetune.run")
-    made.add_argument("--seeds", type=int, default=3, help="at most so many, as time allows (default: 3)")
+    made.add_argument("--seeds", type=int, default=3, help="the most seeds, as time allows (default: 3)")
     given = made.parse_args()
     if not (find_spec("transformers") and find_spec("accelerate")):
         print("error: the peer is not installed: pip install 'transformers[torch]'", file=sys.stderr)
@@ -165,7 +165,7 @@ def run_job(plan: Plan, side: str, task: str, **more) -> dict | list:
 
 
 def fine_tuning(table: Table, plan: Plan, seeds: int, seconds: float) -> None:
-    """Both sides, seed after seed; a seed after the first only if so many fit, rows of an earlier call included."""
+    """Both sides, seed after seed; a seed after the first only if the time allows, rows of an earlier call included."""
     spent = 0.0
     for seed in range(1, seeds + 1):
         names = {side: f"fine-tuning, {side}, seed {seed}" for side in SIDES}

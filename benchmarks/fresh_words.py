@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def prepared(folder: Path, megabytes: int) -> dict:
-    """Time and memory of the preparation of a text of about so many megabytes."""
+    """Time and memory of the preparation of a text of about this many megabytes."""
     import data_prep
 
     different = write_text(folder / "text.txt", megabytes * MB)
@@ -71,7 +71,7 @@ def prepared(folder: Path, megabytes: int) -> dict:
 
 
 def write_text(path: Path, size: float) -> int:
-    """Write documents, blank lines between, until so many bytes are written; how many different words they have."""
+    """Write documents, blank lines between, until this many bytes are written; gives the number of different words."""
     written, known = 0, np.empty(0, dtype=np.int64)
     with path.open("w", encoding="ascii") as file:
         for ranks, text in stretches(np.random.default_rng(1)):
@@ -94,7 +94,7 @@ def stretches(draw: np.random.Generator) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def written(words: list[str], lengths: list[int], draw: np.random.Generator) -> Iterator[str]:
-    """Documents of so many words each, a sentence a line."""
+    """Documents of this many words each, a sentence a line."""
     start = 0
     for length in lengths:
         end = start + length

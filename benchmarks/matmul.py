@@ -66,7 +66,7 @@ class Linear:
 
 
 def linears(config: BertConfig, tokens: int, masked: int, sequences: int) -> list[Linear]:
-    """The linear layers of a step over so many tokens, masked tokens and sequences computed at once."""
+    """The linear layers of a step over these numbers of tokens, masked tokens and sequences."""
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers - 1
     # The last layer is needed for masked and first tokens alone, but for key and value.
     some = masked + sequences

@@ -1,6 +1,6 @@
 """How BERT's training examples were made in 2018 (Devlin et al. 2019, appendix A.1-A.2), for measuring its speed.
 
-Written anew from a description of the release, in plain Python and in memory, as that was. What the project does
+Written from a description of the release, in plain Python and in memory, as that was. What the project does
 instead, and why, is in docs/how_it_works.md.
 """
 

@@ -56,7 +56,7 @@ class Table:
 
     Args:
         file: JSON lines `{"name", "facts", "row"}`; made where it is not there.
-        facts: what a row depends on besides its name: a row measured under other facts is measured anew.
+        facts: what a row depends on besides its name: a row measured under other facts is measured again.
     """
 
     def __init__(self, file: Path, facts: dict):

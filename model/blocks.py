@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """BertConfig.hidden_act -> function."""
 
 _LEVELS = 1 << 16
-"""Of a random number: probabilities are rounded to so many parts of one."""
+"""Of a random number: probabilities are rounded to this many parts of one."""
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:

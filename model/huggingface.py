@@ -31,7 +31,7 @@ class PretrainedModel(nn.Module):
     config_class: ClassVar[type[BertConfig]] = BertConfig
     names: ClassVar[TensorNames] = BERT_NAMES
     newly_initialised: tuple[str, ...] = ()
-    """Tensors that from_pretrained made anew, under the names of transformers."""
+    """Tensors that from_pretrained drew at random, under the names of transformers."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -46,9 +46,9 @@ class PretrainedModel(nn.Module):
         """The model of a folder, in float32 on the CPU, in eval mode; nothing is ever downloaded.
 
         `config_changes` replace fields of its config.json (num_labels=5). Heads that the folder lacks are
-        drawn anew from torch's global generator, warned of once and listed in `newly_initialised`; heads this
+        drawn from torch's global generator, warned of once and listed in `newly_initialised`; heads this
         class has no use for are left out. A classifier with another number of hidden layers is another head.
-        `new_head` draws the task head (classifier, qa_outputs) anew even where the folder has values for it,
+        `new_head` draws the task head (classifier, qa_outputs) even where the folder has values for it,
         of whatever size, without the warning. Raises ModelError for a folder that is missing, damaged, of
         another model or of other sizes.
         """

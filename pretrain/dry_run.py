@@ -32,7 +32,7 @@ from .settings import PretrainSettings
 
 # The first step warms up (memory, kernels); the second is timed.
 STEPS = 2
-# The longest examples of so many steps make the step that needs the most memory.
+# The longest examples of this many steps make the step that needs the most memory.
 SEARCHED = 8
 
 

@@ -1,4 +1,4 @@
-"""Model cards: what hubs read is valid, results stand beside baselines, three lines use the model."""
+"""Model cards: what hubs read is valid, results are shown next to baselines, three lines use the model."""
 
 import json
 import re

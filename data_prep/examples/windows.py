@@ -13,7 +13,7 @@ from . import Bools, Ints
 from .random_keys import below, keys, uniform
 
 SHORT_PROBABILITY = 0.1
-# A choice is made with so many windows ahead in view; in running text 20 decide it.
+# A choice looks this many windows ahead; in running text 20 decide it.
 _WINDOWS_AHEAD = 64
 _NEVER = 1 << 30
 

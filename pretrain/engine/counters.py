@@ -51,10 +51,10 @@ class LossScale:
         return float(self.value), int(self.steps_since_overflow)
 
 
-# A step is judged after so many; the usual loss is an average over about as many.
+# Steps before the first is judged; the usual loss is an average over about as many.
 _WINDOW = 50
 # A spike lies this far above the usual loss: in mean absolute deviations; in nats, below which nothing is worth a look;
-# and as a multiple of the highest that losses rose lately, in about so many steps. The last one is for losses that
+# and as a multiple of the highest that losses rose lately, in about _LATELY steps. The last one is for losses that
 # are nearly 0 in most steps and high in a few, as in fine-tuning: those few are usual too.
 _DEVIATIONS = 8.0
 _NATS = 0.2

@@ -109,7 +109,7 @@ def read(run: Run, unread: deque[Outcome], keep: int = 0) -> None:
 def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
     """Evaluate, remember whether this is the best, write a checkpoint.
 
-    A signal ends the evaluation of a single process at once; it is made anew when the run goes on.
+    A signal ends the evaluation of a single process at once; it is repeated when the run resumes.
     """
     due = run.evaluations_due()
     try:

@@ -40,7 +40,7 @@ def seconds_a_step(learner: Learner, batches: Batches, steps: int) -> float:
 
 
 class Needs:
-    """What a run of so many steps needs of its machine, in bytes, told after steps of its own.
+    """What a run of `steps` steps needs of its machine, in bytes, told after steps of its own.
 
     Attributes:
         memory: see `needed_memory`.

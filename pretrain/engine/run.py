@@ -27,7 +27,7 @@ class Run:
     Args:
         settings: resolved ones.
         judge: numbers of which the best evaluation has the lowest, the first ones first.
-        patience: so many evaluations without a new best end the run; None: none do.
+        patience: this many evaluations without a new best end the run; None: none do.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         describe: facts for the checkpoint's state that the loop does not know.
         threads: in use; by default as many as there are now.

@@ -57,7 +57,7 @@ def test_a_block_that_raises_leaves_what_was_there_and_nothing_beside_it(put, er
 
 
 def test_a_process_killed_at_any_call_of_the_system_leaves_the_old_or_the_new(put, tmp_path):
-    """The old folder may stand beside its name; the next time cleans up."""
+    """The old folder may lie next to its name; the next time cleans up."""
     put(tmp_path / "old", "old")
     put(tmp_path / "new", "new")
     sides, number, status = [content_of(tmp_path / name) for name in ("old", "new")], 0, 1

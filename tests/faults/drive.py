@@ -236,7 +236,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="started by torchrun")
-    parser.add_argument("--prepared", type=Path, help="a prepared corpus; made up and prepared anew without it")
+    parser.add_argument("--prepared", type=Path, help="a prepared corpus; without it one is made up and prepared")
     parser.add_argument("--finetune", action="store_true", help="kill a fine-tuning")
     parser.add_argument("--keep", type=Path, help="a new folder to work in, which stays")
     options = parser.parse_args()

@@ -65,7 +65,7 @@ def megabytes(life: Life) -> float:
 
 
 def live(job: Job, out: Path, log: Path, end: str, seconds: float) -> Lived:
-    """Let the run go on for so many seconds, then end it so; or until it is over."""
+    """Let the run go on for this many seconds, then end it so; or until it is over."""
     lived, seen = Lived(end), Seen(out, job)
     lived.went_on_from = seen.newest()
     with job.start(out, log) as life:

@@ -42,13 +42,13 @@ def capacity_of(pair, length):
 
 
 def numbered(tokenizer, lengths) -> Encoded:
-    """Texts of so many letters whose class is their number."""
+    """Texts of these lengths, whose class is their number."""
     texts = [("a " * length, None) for length in lengths]
     return encode_texts(texts, np.arange(len(texts)), tokenizer, 50, "head")
 
 
 def drawn(batches: Batches, count: int) -> list[list[list[int]]]:
-    """The text numbers of so many global batches, by micro-batch."""
+    """The text numbers of the first global batches, by micro-batch."""
     found = []
     for _ in range(count):
         batches.draw()

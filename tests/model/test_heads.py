@@ -1,4 +1,4 @@
-"""Deep classification heads, heads that start anew, and a frozen encoder."""
+"""Deep classification heads, heads that are drawn again, and a frozen encoder."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Plans: the measured run that a plan stands beside is the one most like it."""
+"""Plans: the measured run that a plan shows is the one most like it."""
 
 import pytest
 

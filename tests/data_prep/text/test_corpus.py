@@ -614,7 +614,7 @@ def test_reviews_in_rows():
 
 
 def large(text: str) -> str:
-    """The text so many times that a file of it has rules of its own."""
+    """The text, repeated until a file of it has rules of its own."""
     return text * (LARGE_FILE // len(text) + 1)
 
 

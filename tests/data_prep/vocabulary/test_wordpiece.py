@@ -163,7 +163,7 @@ def test_letters_of_a_small_vocabulary_are_the_most_frequent_and_ties_go_by_code
 
 
 def joined_by_brute_force(words: Counter[str], letters: list[str], continuing: list[str]) -> list[str]:
-    """Joins the most frequent pair, all counted anew each time; ties go to the pair of the older pieces."""
+    """Joins the most frequent pair, all counted again each time; ties go to the pair of the older pieces."""
     age = {piece: i for i, piece in enumerate([*continuing, *letters])}
     spelled = {word: [word[0], *("##" + letter for letter in word[1:])] for word in words}
     while True:

@@ -149,7 +149,7 @@ def test_dropout_acts_in_training_and_depends_on_the_step_alone(prepared):
 
 def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepared, model, capsys):
     class Scarce(PretrainingObjective):
-        """An objective on a device that has room for so many tokens."""
+        """An objective on a device that has room for `room` tokens."""
 
         room, calls = 10**9, 0
 

@@ -14,7 +14,7 @@ TOKENS = 7_000
 
 
 class Trainer:
-    """Takes steps on a machine that computes so many tokens a second, by the number of threads."""
+    """Takes steps on a machine that computes a given number of tokens a second, by the number of threads."""
 
     def __init__(self, most=2, may_change=True):
         self.in_use, self.free = most, None
