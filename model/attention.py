@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import Chosen, PackedBatch, rounded
+from .batch import Chosen, HeadLayout, PackedBatch, PaddingLayout, rounded
 from .blocks import dropped
 from .config import ModelError
-from .layout import HeadLayout, PaddingLayout
 
 IMPLEMENTATIONS = ("auto", "varlen", "sdpa", "dense")
 Kernel = Literal["varlen", "sdpa", "dense"]

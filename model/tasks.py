@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from .batch import PackedBatch
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
-from .heads import classification_head
-from .outputs import LogitsOutput, QuestionAnsweringOutput
+from .heads import LogitsOutput, QuestionAnsweringOutput, classification_head
 
 
 class BertForNextSentencePrediction(BertWithHead):

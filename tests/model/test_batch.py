@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from model import BertConfig, BertForPreTraining, BertModel, ModelError, PackedBatch
 from model.attention import attend, choose_kernel, plan_attention
-from model.layout import PaddingLayout
+from model.batch import PaddingLayout
 
 rectangles = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 2**35 - 1))
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
