@@ -14,7 +14,7 @@ import transformers
 from timed_training import Judge, Stopwatch, Terms
 from torch import Tensor, nn
 
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, PackedBatch, parameter_count
 from pretrain.batches import BatchMaker, ExampleStream

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.examples.packing import pack
+from data_prep.examples.packing import ShardExamples, pack
 from data_prep.examples.pairs import example_order
 from data_prep.examples.random_keys import below, keys
-from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertForMaskedLM
 

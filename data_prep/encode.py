@@ -20,8 +20,8 @@ from types import ModuleType
 
 import numpy as np
 
+from .durable import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .errors import UserError
-from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .text.corpus import Document
 from .text.sentences import split
 from .vocabulary.wordpiece import WordPieceTokenizer

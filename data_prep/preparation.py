@@ -18,18 +18,17 @@ from joblib import cpu_count
 from .assembly import PARTS, assemble
 from .console import command_line
 from .console.screen import Bar, say
-from .durable import file_digest, write_json, write_text
+from .durable import Damaged, file_digest, write_json, write_text
 from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
 from .examples.pairs import VERSION as PAIRS_VERSION
-from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
-from .sealed import Damaged
 from .settings import ExampleSettings, PrepSettings
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
+from .start import give_back
 from .text.corpus import LONGEST_DOCUMENT, Corpus, Document
 from .text.rules import CorpusRules
 from .text.sentences import split

@@ -22,9 +22,18 @@ from pathlib import Path
 
 import numpy as np
 
-from .durable import file_digest, flush_to_disk, read_object, write_json
+from .durable import (
+    Damaged,
+    check_files,
+    file_digest,
+    file_facts,
+    flush_to_disk,
+    read_object,
+    read_sealed,
+    write_json,
+    write_sealed,
+)
 from .errors import PrepError
-from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .vocabulary.wordpiece import WordPieceTokenizer
 
 FORMAT = 2

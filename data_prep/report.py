@@ -11,7 +11,7 @@ from .examples.packing import Examples, pack
 from .examples.pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, Reason, example_keys
 from .prepared import Shard
 from .text_checks import LONG_RUN
-from .vocabulary.unigram import log_unigram
+from .vocabulary.word_counts import log_unigram
 from .vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 _BINS = 8

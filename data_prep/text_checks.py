@@ -2,9 +2,12 @@
 
 import re
 from collections import Counter
+from functools import cache
 
-from .vocabulary.long_words import long_words, runs
-from .vocabulary.wordpiece import LONGEST_WORD, SPECIAL_TOKENS
+import numpy as np
+from tokenizers import normalizers, pre_tokenizers
+
+from .vocabulary.wordpiece import LONGEST_WORD, SPECIAL_TOKENS, bert_normalizer
 
 # As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
 _CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
@@ -128,3 +131,35 @@ class TextChecks:
             "share_of_repeated_lines": in_repeated / max(1, self._characters),
             "share_without_spaces": self._without_spaces / max(1, self._characters),
         }
+
+
+def runs(text: bytes, least: int) -> list[tuple[int, int]]:
+    """Begin and end of each run of `least` bytes or more without white space (of ASCII) in UTF-8 text."""
+    spaces = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) <= ord(" "))
+    bounds = np.concatenate([[-1], spaces, [len(text)]])
+    long = np.flatnonzero(np.diff(bounds) > least)
+    return list(zip((bounds[long] + 1).tolist(), bounds[long + 1].tolist(), strict=True))
+
+
+def words(run: str) -> list[str]:
+    """The words that BERT sees in a run, which it cuts at punctuation and around Chinese characters."""
+    return [word for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(run))]
+
+
+def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:
+    """Words of more than this many characters in UTF-8 text; each becomes one [UNK]."""
+    found = []
+    # A character has a byte at least.
+    for start, end in runs(text, longest_word + 1):
+        found += [word for word in words(text[start:end].decode("utf-8", "replace")) if len(word) > longest_word]
+    return found
+
+
+@cache
+def _cleaner() -> normalizers.Normalizer:
+    return bert_normalizer(lowercase=False, strip_accents=False)
+
+
+@cache
+def _cutter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.BertPreTokenizer()

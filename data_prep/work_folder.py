@@ -16,8 +16,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from .durable import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .encode import BlockStore
-from .sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
 from .vocabulary.wordpiece import WordPieceTokenizer
 
 

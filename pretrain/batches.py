@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from data_prep.examples.masking import MaskingRules, mask
-from data_prep.examples.packing import Examples, pack
+from data_prep.examples.packing import Examples, ShardExamples, pack
 from data_prep.examples.pairs import example_order, shard_order
-from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch

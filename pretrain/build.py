@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_prep.examples.packing import ShardExamples
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
-from data_prep.examples.shard_examples import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer

@@ -10,9 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from data_prep.examples.packing import Examples
+from data_prep.examples.packing import Examples, ShardExamples
 from data_prep.examples.pairs import example_order
-from data_prep.examples.shard_examples import ShardExamples
 
 from .batches import BatchMaker
 from .engine.batches import moved, share

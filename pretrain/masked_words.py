@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data_prep.vocabulary.unigram import cross_entropy, log_unigram, most_frequent_accuracy
+from data_prep.vocabulary.word_counts import cross_entropy, log_unigram, most_frequent_accuracy
 from model import BertForPreTraining
 
 from .batches import PretrainingBatch

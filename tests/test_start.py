@@ -93,7 +93,7 @@ def test_a_program_that_imports_the_packages_is_left_alone(tmp_path):
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("at", ["data_prep.console.values", "dataclasses", "yaml", "torch", "torch.nn", "model.bert"])
+@pytest.mark.parametrize("at", ["data_prep.console.options", "dataclasses", "yaml", "torch", "torch.nn", "model.bert"])
 def test_ctrl_c_during_any_import_is_one_word_and_130(at, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     found = run(tmp_path, ["-m", "pretrain.run", "--prepared=nowhere"], AT=at, FIRST=str(tmp_path))
@@ -109,5 +109,5 @@ def test_ctrl_c_while_a_console_script_starts_is_one_word_and_130(module, tmp_pa
 
 def test_of_several_processes_one_says_that_it_was_interrupted(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
-    found = run(tmp_path, ["-m", "pretrain.run"], AT="data_prep.console.values", FIRST=str(tmp_path), RANK="1")
+    found = run(tmp_path, ["-m", "pretrain.run"], AT="data_prep.console.options", FIRST=str(tmp_path), RANK="1")
     assert (found.returncode, found.stderr) == (130, "")

@@ -1,23 +1,23 @@
-"""Documents out of files, folders, globs and Hub data sets."""
+"""Documents out of files, folders, globs and Hub data sets, of which a copy on this machine is read."""
 
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from ..durable import replaced
 from ..errors import PrepError
 from . import builtin
-from .bad_rows import BadRows
-from .cells import group_of, kind_of, lines_of, words_apart
+from .cells import BadRows, group_of, kind_of, lines_of, words_apart
 from .encodings import AUTO
-from .hub_copy import fetched
 from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
 from .rules import CorpusRules, RuleFinder
-from .sentences import check_language
-from .sources import FORMATS, Exclusion, Source, listing, resolve
-from .wrapping import unwrapped
+from .sentences import check_language, unwrapped
+from .sources import FORMATS, Exclusion, Source, listing, resolve, split_name
 
 LONGEST_DOCUMENT = 4_000_000
 """Characters. Longer text without an end is cut into documents of about this length, so that memory stays bounded."""
@@ -265,3 +265,43 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     if is_wrapped:
         return unwrapped(lines)
     return [line for line in lines if line]
+
+
+def fetched(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
+    """The data set as a .jsonl.gz file in `folder` with one or two of its columns, a line for each row.
+
+    A file that is there already was finished, and is used; a broken fetch leaves none.
+
+    Raises:
+        PrepError: the data set cannot be opened, or broke off.
+    """
+    columns = [name for name in (text_column, group_column) if name]
+    known_by = json.dumps([source.path, *columns, _state(Path(split_name(source.path)[0]))])
+    name = hashlib.blake2b(known_by.encode(), digest_size=16).hexdigest()
+    path = folder / f"{name}.jsonl.gz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _fetch(source, columns, path)
+    found = path.stat()
+    return replace(source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns)
+
+
+def _state(folder: Path) -> list:
+    """What changes where a data set in a folder on this machine is written again; nothing for one of the Hub."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def _fetch(source: Source, columns: Sequence[str], path: Path) -> None:
+    with replaced(path) as unfinished, open(unfinished, "wb") as raw:
+        with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
+            for _, row in rows(source, "utf-8", Meter()):
+                values = {name: _plain(row[name], name == columns[0]) for name in columns if name in row}
+                file.write(json.dumps(values, default=str).encode() + b"\n")
+
+
+def _plain(value: Any, is_text: bool) -> Any:
+    """What JSON can hold of a value: a date may stand for a group, but is no text."""
+    if value is None or isinstance(value, str | int | float | list | dict):
+        return value
+    return {} if is_text else str(value)

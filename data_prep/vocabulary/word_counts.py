@@ -1,4 +1,8 @@
-"""How often each word of a text occurs, as a vocabulary spells it; the memory does not grow with the text."""
+"""How often each word of a text occurs, as a vocabulary spells it, and the unigram model of such counts.
+
+The memory does not grow with the text. The unigram model is the baseline beside every MLM loss, and where the output
+bias of the MLM head starts.
+"""
 
 import string
 from collections import Counter
@@ -123,3 +127,25 @@ class WordCounts:
                     yield word
                 else:
                     yield from (part for part, _ in self._cutter.pre_tokenize_str(word))
+
+
+def log_unigram(counts: np.ndarray) -> np.ndarray:
+    """Log probabilities under add-one smoothing; entries that never occur, special tokens too, share the floor.
+
+    Args:
+        counts: int64 [V].
+
+    Returns:
+        float64 [V]; its exponentials sum to 1.
+    """
+    return np.log(counts + 1.0) - np.log(counts.sum() + len(counts))
+
+
+def cross_entropy(counts: np.ndarray, targets: np.ndarray) -> float:
+    """Mean negative log probability (nats a token) of targets [M] under the unigram model of `counts` [V]."""
+    return float(-log_unigram(counts)[targets].mean()) if len(targets) else 0.0
+
+
+def most_frequent_accuracy(counts: np.ndarray, targets: np.ndarray) -> float:
+    """Share of targets [M] that are the most frequent entry: what always saying the same word achieves."""
+    return float((targets == counts.argmax()).mean()) if len(targets) else 0.0

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data_prep.console.screen import say
-from data_prep.durable import read_object, remove_folder
-from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
+from data_prep.durable import Damaged, check_files, file_facts, read_object, read_sealed, remove_folder, write_sealed
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.huggingface import PretrainedModel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from data_prep.memory import give_back
+from data_prep.start import give_back
 
 from .batches import Position
 from .budget import Budget

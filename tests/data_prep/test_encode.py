@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from data_prep import encode as module
 from data_prep.assembly import Totals, assemble_shards
+from data_prep.durable import Damaged
 from data_prep.encode import (
     Block,
     BlockStore,
@@ -23,7 +24,6 @@ from data_prep.encode import (
     id_dtype,
     submitter,
 )
-from data_prep.sealed import Damaged
 from data_prep.text.corpus import Document
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from data_prep.durable import file_facts, write_sealed
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST, PreparedCorpus
-from data_prep.sealed import file_facts, write_sealed
 from data_prep.settings import ExampleSettings, PrepSettings
 
 DATA = "train/data-00000-of-00001.arrow"

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.durable import write_json
-from data_prep.sealed import Damaged, check_files, file_facts, read_sealed, write_sealed
+from data_prep.durable import Damaged, check_files, file_facts, read_sealed, write_json, write_sealed
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

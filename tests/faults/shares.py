@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from data_prep.examples.packing import Examples
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import Examples, ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream, PretrainingBatch

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from data_prep.sealed import file_facts, read_sealed, write_sealed
+from data_prep.durable import file_facts, read_sealed, write_sealed
 from finetune.run import main
 from finetune.tasks.classification import Classification
 from finetune.training import best_of

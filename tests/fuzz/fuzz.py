@@ -28,11 +28,10 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from data_prep.durable import write_json
+from data_prep.durable import file_facts, write_json, write_sealed
 from data_prep.errors import UserError
 from data_prep.preparation import prepare
 from data_prep.prepared import MANIFEST, PreparedCorpus
-from data_prep.sealed import file_facts, write_sealed
 from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.corpus import Corpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer

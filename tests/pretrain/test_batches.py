@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.assembly import Totals, assemble_shards
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World

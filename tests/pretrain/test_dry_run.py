@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once
 from pretrain.engine.batches import Position

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings

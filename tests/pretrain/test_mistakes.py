@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from data_prep.durable import file_facts, read_sealed, write_sealed
 from data_prep.run import main as prepare
-from data_prep.sealed import file_facts, read_sealed, write_sealed
 from pretrain.fill_mask import main as fill_mask
 from pretrain.run import main as pretrain
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertForPreTraining as TheirBert
 
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Position

@@ -125,7 +125,7 @@ def test_a_loss_that_stands_out_is_recorded_with_its_examples_and_ends_nothing(p
     state = json.loads((newest / "training_state" / "state.json").read_text())
     assert state["counters"]["usual_loss"]["steps"] == 80 and state["counters"]["spikes"] == 0
     # Weights that are wrong from one moment on: the usual loss is known from the steps before.
-    from data_prep.sealed import file_facts, read_sealed, write_sealed
+    from data_prep.durable import file_facts, read_sealed, write_sealed
 
     weights = load_file(newest / "model.safetensors")
     weights["bert.pooler.dense.bias"].fill_(100)

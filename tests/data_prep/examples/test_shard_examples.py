@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from data_prep.examples.shard_examples import HELD_OUT_SEED, ShardExamples
+from data_prep.examples.packing import HELD_OUT_SEED, ShardExamples
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings

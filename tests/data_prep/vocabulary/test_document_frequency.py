@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.text.corpus import Document
-from data_prep.vocabulary.document_frequency import shared_entries
+from data_prep.vocabulary.make import shared_entries
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS
 
 words = st.sampled_from(["heart", "hearts", "the", "rate", "rating", "stable", "z", "q9", "was"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.vocabulary.unigram import cross_entropy, log_unigram, most_frequent_accuracy
+from data_prep.vocabulary.word_counts import cross_entropy, log_unigram, most_frequent_accuracy
 
 count_lists = st.lists(st.integers(0, 10_000), min_size=1, max_size=20)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from finetune.batches import BatchMaker as TextBatchMaker
 from finetune.batches import encode_texts
 from finetune.tasks.classification import ClassificationObjective

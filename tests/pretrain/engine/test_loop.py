@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from data_prep.errors import Interrupted
-from data_prep.examples.shard_examples import ShardExamples
+from data_prep.examples.packing import ShardExamples
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine import run as training_run

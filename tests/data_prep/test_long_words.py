@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.text_checks import TextChecks
-from data_prep.vocabulary.long_words import long_words, runs
+from data_prep.text_checks import TextChecks, long_words, runs
 from data_prep.vocabulary.training import train_vocabulary
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
