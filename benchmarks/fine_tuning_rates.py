@@ -74,7 +74,7 @@ def trained(cell: Cell, seed: int, given) -> dict:
     from finetune.settings import FinetuneSettings
     from finetune.training import SeedTraining
     from pretrain.engine.distributed import World
-    from pretrain.engine.interruption import Interruption
+    from pretrain.engine.process import Interruption
 
     settings = FinetuneSettings(
         model=cell.model,

@@ -33,7 +33,7 @@ def train(job: dict) -> dict:
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import Learner
+    from pretrain.engine.step import Learner
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     tokenizer, encoded = encode(settings, rows)

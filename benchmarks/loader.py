@@ -141,7 +141,7 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
     from pretrain.build import make_model
     from pretrain.engine.batches import Position
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import Learner
+    from pretrain.engine.step import Learner
 
     model = make_model(settings, prepared, objective)
     objective.freeze_unused(model)

@@ -3,11 +3,8 @@
 import time
 
 from pretrain.engine.batches import Batches
-from pretrain.engine.budget import Budget
-from pretrain.engine.learner import Learner
-from pretrain.engine.schedule import Schedule
-from pretrain.engine.settings import LoopSettings
-from pretrain.engine.step import step
+from pretrain.engine.settings import Budget, LoopSettings, Schedule
+from pretrain.engine.step import Learner, step
 
 
 class Steps:

@@ -21,7 +21,7 @@ from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.build import bert_objective
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
-from pretrain.engine.schedule import Schedule
+from pretrain.engine.settings import Schedule
 from pretrain.settings import PretrainSettings
 
 WARMUP = 0.1

@@ -21,8 +21,7 @@ from pretrain.batches import BatchMaker, PretrainingBatch
 from pretrain.build import make_data, make_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import Learner
-from pretrain.engine.step import step
+from pretrain.engine.step import Learner, step
 from pretrain.resolve import automatic_batch_size, resolve
 from pretrain.settings import PretrainSettings
 

@@ -90,10 +90,10 @@ def serve(given: Namespace) -> None:
     from data_prep.prepared import PreparedCorpus
     from pretrain.build import make_data, make_model, make_objective
     from pretrain.engine.batches import Batches, Position
-    from pretrain.engine.budget import Budget
     from pretrain.engine.distributed import World
-    from pretrain.engine.learner import Learner
     from pretrain.engine.loop import timed_step
+    from pretrain.engine.settings import Budget
+    from pretrain.engine.step import Learner
     from pretrain.engine.threads import Threads
     from pretrain.resolve import resolve
     from pretrain.settings import PretrainSettings

@@ -21,9 +21,9 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from pretrain.build import bert_objective, make_data
 from pretrain.engine.distributed import World
-from pretrain.engine.interruption import Interruption
-from pretrain.engine.learner import Learner
-from pretrain.engine.run import Run
+from pretrain.engine.loop import Run
+from pretrain.engine.process import Interruption
+from pretrain.engine.step import Learner
 from pretrain.evaluate import Evaluation, EvaluationPlan
 from pretrain.pretraining import Pretraining, resolved
 from pretrain.resolve import resolve

@@ -12,12 +12,12 @@ from data_prep.console.screen import say, say_example, say_plan
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import parameter_count
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.budget import Budget
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import Learner
 from pretrain.engine.plan import Needs, nearest, seconds_a_step
 from pretrain.engine.progress import clock
+from pretrain.engine.settings import Budget
+from pretrain.engine.step import Learner
 
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled

@@ -17,7 +17,7 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import whole_folder
-from pretrain.engine.interruption import Interruption
+from pretrain.engine.process import Interruption
 from pretrain.engine.progress import clock
 from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 

@@ -16,7 +16,7 @@ from model.bert import BertWithHead
 from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
-from pretrain.engine.opening import require_embeddings
+from pretrain.engine.folder import require_embeddings
 
 from .batches import BatchMaker, encode
 from .errors import FinetuneError

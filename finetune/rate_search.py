@@ -8,7 +8,7 @@ from pathlib import Path
 from data_prep.console.screen import say
 from data_prep.durable import read_object, write_json
 from pretrain.engine.distributed import World
-from pretrain.engine.interruption import Interruption
+from pretrain.engine.process import Interruption
 
 from .errors import FinetuneError
 from .resolve import learning_rate, model_config

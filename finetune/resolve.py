@@ -9,10 +9,9 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
 from model.families import read_config
 from model.weights import open_weights
-from pretrain.engine.budget import Budget
 from pretrain.engine.device import find_device
-from pretrain.engine.folder import require_made
-from pretrain.engine.opening import model_mistakes, require_embeddings
+from pretrain.engine.folder import model_mistakes, require_embeddings, require_made
+from pretrain.engine.settings import Budget
 from pretrain.engine.stage import for_device
 
 from .errors import FinetuneError

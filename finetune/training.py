@@ -14,17 +14,16 @@ from data_prep.durable import read_object, remove_folder, replaced, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.bert import BertWithHead
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.budget import Budget
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.engine.counters import Counters
 from pretrain.engine.device import Machine, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import whole_folder
-from pretrain.engine.interruption import Interruption
-from pretrain.engine.learner import Learner
-from pretrain.engine.loop import record_evaluation, train
+from pretrain.engine.loop import Run, record_evaluation, train
+from pretrain.engine.process import Interruption
 from pretrain.engine.progress import MetricsFile, Progress, Silence
-from pretrain.engine.run import Run
+from pretrain.engine.settings import Budget
+from pretrain.engine.step import Learner
 from pretrain.engine.threads import Threads
 
 from .batches import BatchMaker, Encoded, TextStream, encode

@@ -14,11 +14,11 @@ from model import BertForPreTraining
 from model.families import BERT
 
 from .batches import BatchMaker, ExampleStream
-from .engine import opening
 from .engine.checkpoint import read_state
 from .engine.device import Precision
 from .engine.distributed import World
-from .engine.errors import PretrainError
+from .engine.folder import family_of, open_model
+from .engine.settings import PretrainError
 from .evaluate import Evaluation
 from .masked_words import MaskedWords
 from .next_sentence import NextSentence
@@ -26,14 +26,14 @@ from .objective import PretrainingObjective
 from .settings import PretrainSettings
 
 
-def open_model(folder: str | Path, **config_changes) -> BertForPreTraining:
+def open_for_pretraining(folder: str | Path, **config_changes) -> BertForPreTraining:
     """A model folder of ours or of transformers; heads that it lacks are initialised and printed.
 
     Raises:
         PretrainError: the folder cannot be used.
     """
-    kind = opening.family_of(folder, PretrainError).pretraining
-    model = opening.open_model(kind, folder, PretrainError, **config_changes)
+    kind = family_of(folder, PretrainError).pretraining
+    model = open_model(kind, folder, PretrainError, **config_changes)
     if model.newly_initialised:
         print(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.", flush=True)
     return model
@@ -50,7 +50,7 @@ def open_checkpoint(
     state = read_state(checkpoint, ("prepared", "evaluation"))
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
-    model = open_model(checkpoint, **_dropout(settings))
+    model = open_for_pretraining(checkpoint, **_dropout(settings))
     check_model(model, checkpoint, prepared, settings.examples.sequence_length)
     return model, state
 
@@ -91,7 +91,7 @@ def make_model(
     if settings.init_from:
         tokenizer = WordPieceTokenizer.load(settings.init_from)
         check_tokenizer(tokenizer, settings.init_from, prepared)
-        model = open_model(settings.init_from, **_dropout(settings))
+        model = open_for_pretraining(settings.init_from, **_dropout(settings))
         check_embeddings(model, tokenizer, settings.init_from)
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)

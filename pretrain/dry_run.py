@@ -18,12 +18,11 @@ from model import BertConfig, parameter_count
 from .batches import ExampleStream
 from .build import make_data, make_model, make_objective
 from .engine.batches import Batches, Position
-from .engine.budget import Budget
 from .engine.distributed import World
-from .engine.learner import Learner
 from .engine.plan import Needs, nearest, seconds_a_step
 from .engine.progress import clock
-from .engine.step import step
+from .engine.settings import Budget
+from .engine.step import Learner, step
 from .gpu_memory import GpuMemory
 from .pretraining import base_config, with_batch_size
 from .report import busy, too_large, too_short

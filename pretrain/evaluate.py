@@ -15,8 +15,8 @@ from data_prep.examples.pairs import example_order
 
 from .batches import BatchMaker
 from .engine.batches import moved, share
-from .engine.budget import Budget
 from .engine.distributed import World
+from .engine.settings import Budget
 from .objective import PretrainingObjective
 
 MOST_EXAMPLES_DURING = 2_000

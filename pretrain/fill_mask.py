@@ -10,8 +10,8 @@ from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
-from .engine.errors import PretrainError
 from .engine.folder import require_made
+from .engine.settings import PretrainError
 
 MASK = "[MASK]"
 _TEXTS_AT_ONCE = 32
@@ -46,7 +46,7 @@ class MaskFiller:
     """
 
     def __init__(self, folder: str | Path):
-        from .engine.opening import family_of, open_model, require_embeddings
+        from .engine.folder import family_of, open_model, require_embeddings
 
         self.model = open_model(family_of(folder, PretrainError).masked_lm, folder, PretrainError).eval()
         if self.model.newly_initialised:

@@ -19,21 +19,17 @@ from model.families import read_config
 
 from .build import make_data, make_model, make_objective, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
-from .engine.budget import Budget
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.counters import Counters
 from .engine.device import Machine
 from .engine.distributed import World
-from .engine.errors import PretrainError
-from .engine.folder import whole_folder
-from .engine.interruption import Interruption
-from .engine.learner import Learner
-from .engine.loop import train
-from .engine.opening import model_mistakes
+from .engine.folder import model_mistakes, whole_folder
+from .engine.loop import Run, train
+from .engine.process import Interruption
 from .engine.progress import MetricsFile, Progress, Silence
-from .engine.run import Run
-from .engine.schedule import Schedule
+from .engine.settings import Budget, PretrainError, Schedule
 from .engine.stage import SETTINGS_FILE, as_before, stage
+from .engine.step import Learner
 from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective

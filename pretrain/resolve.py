@@ -10,10 +10,9 @@ from data_prep.console.screen import say
 from data_prep.settings import PrepSettings
 from model import PRESETS, BertConfig
 
-from .engine.budget import Budget
 from .engine.device import find_device, tokens_a_step
-from .engine.errors import PretrainError
 from .engine.optimizer import peak_learning_rate
+from .engine.settings import Budget, PretrainError
 from .engine.stage import for_device
 from .settings import PretrainSettings
 

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 
 from data_prep.settings import ExampleSettings, PrepSettings
 
-from .engine.errors import PretrainError
-from .engine.settings import LoopSettings
+from .engine.settings import LoopSettings, PretrainError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model import BertConfig
 from model.bert import BertWithHead
-from pretrain.engine.learner import Objective
+from pretrain.engine.step import Objective
 
 from ..batches import Encoded
 from ..collapse import Collapse

@@ -16,8 +16,8 @@ from data_prep.durable import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
+from pretrain.engine.folder import family_of, open_model
 from pretrain.engine.model_card import table
-from pretrain.engine.opening import family_of, open_model
 
 from .. import baselines, report
 from ..batches import Encoded, LabelledBatch

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import PretrainError
+from .settings import PretrainError
 
 _ANEW = "start anew in another --out with a lower --learning-rate"
 _REMEDY = {

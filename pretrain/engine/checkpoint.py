@@ -20,9 +20,9 @@ from data_prep.durable import Damaged, check_files, file_facts, read_object, rea
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.huggingface import PretrainedModel
 
-from .errors import PretrainError
 from .folder import whole_folder
 from .optimizer import Optimizer
+from .settings import PretrainError
 
 FORMAT = 2
 _STATE = "training_state"

@@ -26,7 +26,7 @@ from data_prep.console.command_line import INTERRUPTED
 from data_prep.errors import Interrupted
 
 from .device import find_device
-from .errors import PretrainError
+from .settings import PretrainError
 
 # A process that waits for another one's sum gives up after this; those that wait for its work never do.
 _TIMEOUT = timedelta(minutes=10)

@@ -1,23 +1,150 @@
-"""The training loop. What is learned is the run's objective."""
+"""The training loop, and a training with its budget and its checkpoints. What is learned is the run's objective."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 
 from data_prep.errors import Interrupted
+from data_prep.start import give_back
 
 from .anomaly import watched
 from .batches import Batches, Position
+from .checkpoint import Checkpoints
 from .counters import Outcome
-from .errors import PretrainError
-from .learner import Learner
-from .run import Run
-from .step import arrange_sums, step
+from .process import Interruption
+from .progress import Progress
+from .settings import Budget, LoopSettings, PretrainError, Schedule
+from .step import Learner, arrange_sums, step
 from .threads import Threads
+
+
+@dataclass
+class Run:
+    """A training with its budget: when a step's rate changes, when it is evaluated, saved and over.
+
+    Args:
+        settings: resolved ones.
+        judge: numbers of which the best evaluation has the lowest, the first ones first.
+        patience: this many evaluations without a new best end the run; None: none do.
+        reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
+        describe: facts for the checkpoint's state that the loop does not know.
+        threads: in use; by default as many as there are now.
+    """
+
+    learner: Learner
+    settings: LoopSettings
+    checkpoints: Checkpoints
+    progress: Progress
+    judge: Callable[[dict[str, float]], list[float]]
+    interruption: Interruption
+    patience: int | None = None
+    reserve: float = 0.0
+    describe: dict[str, Any] = field(default_factory=dict)
+    threads: Threads = field(default_factory=lambda: Threads(torch.get_num_threads(), may_change=False))
+
+    def __post_init__(self) -> None:
+        settings, learner = self.settings, self.learner
+        self.counters, self.world = learner.counters, learner.world
+        self.budget = Budget.parse(settings.budget)
+        self.checkpoint_every = Budget.parse(settings.checkpoint_every)
+        amount = self.budget.amount
+        self.schedule = Schedule(settings.schedule, settings.warmup * amount, amount)
+        """The learning rate, as a share of that of the settings."""
+        self._clock = time.monotonic() - self.counters.seconds
+        self._last_save = (self.counters.step, self.counters.seconds)
+        self._agreed_seconds = self.counters.seconds
+        self.is_to_stop = False
+
+    def note_machine(self, facts: dict[str, Any]) -> None:
+        """Remember the machine that the next steps are computed on."""
+        last = self.counters.machines[-1] if self.counters.machines else {}
+        if {**last, "from_step": 0} != {**facts, "from_step": 0}:
+            self.counters.machines.append({"from_step": self.counters.step + 1, **facts})
+
+    def take_up(self, schedule: Schedule) -> None:
+        """Go on with the schedule of the checkpoint; a budget that has grown extends it."""
+        self.schedule = schedule
+        if self.budget.amount > schedule.total:
+            c, used = self.counters, self.amount_used()
+            is_stable = schedule.has_plateau and c.before_decay in (None, c.step)
+            has_fallen = used > schedule.warmup and not is_stable
+            self.schedule = schedule.extended(self.budget.amount, used if has_fallen else None)
+            c.before_decay = None
+
+    def seconds(self) -> float:
+        """Time used, that of interrupted parts up to their last checkpoint included, by this process's clock."""
+        return time.monotonic() - self._clock
+
+    def agree(self) -> None:
+        """Take the time of the main process, and a request of any process to stop, for all."""
+        mine = [self.seconds() if self.world.is_main else 0.0, float(self.interruption.requested is not None)]
+        self._agreed_seconds, requests = self.world.sum(mine)
+        self.is_to_stop = requests > 0
+
+    def amount_used(self) -> float:
+        """How much of the budget is used, in its unit; the same in all processes."""
+        c, seconds = self.counters, self._agreed_seconds
+        if not self.budget.is_counted:
+            seconds *= self.budget.amount / max(1e-9, self.budget.amount - self.reserve)
+        return self.budget.used(seconds, c.step, c.epochs, c.tokens)
+
+    def used(self) -> float:
+        """Share of the budget that is used, in [0, 1]."""
+        return self.amount_used() / self.budget.amount
+
+    def has_stalled(self) -> bool:
+        """Whether `patience` is at its end."""
+        return self.patience is not None and self.counters.evaluations_since_best >= self.patience
+
+    def is_over(self) -> bool:
+        """Whether the budget is used up, or `patience` is at its end."""
+        return self.used() >= 1 or self.has_stalled()
+
+    def evaluations_due(self) -> int:
+        """How many evaluations belong to the part of the budget that is used."""
+        # A third of three epochs is one evaluation, also where it comes out as 0.9999.
+        return int(self.used() * self.settings.evaluations + 1e-9)
+
+    def evaluation_is_due(self) -> bool:
+        """Whether it is time for an evaluation; weights that have been evaluated are not evaluated again."""
+        is_new = self.counters.step > self.counters.evaluated_step
+        return is_new and self.evaluations_due() > self.counters.evaluations
+
+    def _decay_begins(self) -> bool:
+        begins = self.schedule.has_plateau and self.amount_used() >= self.schedule.decay_start
+        return begins and self.counters.before_decay is None
+
+    def checkpoint_is_due(self) -> bool:
+        step, seconds = self._last_save
+        since = {"steps": self.counters.step - step, "seconds": self._agreed_seconds - seconds}
+        return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount or self._decay_begins()
+
+    def save(self, position: Position) -> None:
+        """Write a checkpoint of this moment, unless this step has one. What its steps did has been recorded."""
+        c = self.counters
+        if self._decay_begins():
+            c.before_decay = c.step
+        self._last_save = (c.step, self._agreed_seconds)
+        # Tensors of ever new sizes leave ever new gaps between those in use.
+        give_back()
+        if not self.world.is_main or self.checkpoints.path(c.step).exists():
+            return
+        began = time.monotonic()
+        c.seconds = self.seconds()
+        c.loss_scale, c.steps_since_overflow = self.learner.loss_scale.state()
+        facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
+        needs = [step for step in (c.best_step, c.before_decay) if step is not None]
+        state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}
+        self.checkpoints.save(c.step, self.learner.model, self.learner.optimizer, state)
+        c.saving_seconds += time.monotonic() - began
+
 
 # This many steps in a row without a finite loss and gradient end a run.
 MOST_SKIPPED_IN_A_ROW = 10

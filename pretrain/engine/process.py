@@ -1,9 +1,17 @@
-"""The process that computes: what torch's kernels and the C library keep of its memory, what a run leaves as it was."""
+"""The process that computes: signals as requests, the memory that libraries keep, and what is as it was after a run."""
 
 import ctypes
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn, Self
+
+from data_prep.errors import Interrupted
 
 # Numbers of glibc's malloc.h, and the largest threshold that it takes.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -39,3 +47,79 @@ def left_as_found() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Seconds in which a launcher passes on a signal that its processes have got as well.
+_ECHO = 5.0
+
+
+def has_launcher() -> bool:
+    """Whether torchrun, or another one that sets the same variables, has started this process."""
+    return "WORLD_SIZE" in os.environ
+
+
+class Interruption:
+    """Handles the signals while it is entered in the main thread; the handlers found are put back.
+
+    The first signal of a kind raises `Interrupted` where nothing is under way that must be finished, and is otherwise
+    noted in `requested`; the second one of that kind ends the process at once. (A launcher passes on what it gets, as a
+    SIGTERM, to processes that may have seen it already: one signal of each kind is one request, and under a launcher so
+    are those of a few seconds.)
+    """
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self._seen: dict[int, float] = {}
+        self._deferred = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number in self._seen:
+            if time.monotonic() - self._seen[number] > _ECHO * has_launcher():
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        self._seen[number] = time.monotonic()
+        is_first = self.requested is None
+        self.requested = signal.Signals(number).name
+        if not self._deferred:
+            self._stop()
+        elif is_first and os.environ.get("RANK", "0") == "0":
+            print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
+
+    def _stop(self) -> NoReturn:
+        raise Interrupted(f"stopped by {self.requested}: what was saved before is there")
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Inside, a signal is only noted; one that is still unheeded at the end stops there."""
+        with self._mode(deferred=True):
+            yield
+        if self.requested:
+            self._stop()
+
+    @contextmanager
+    def immediate(self) -> Iterator[None]:
+        """Inside, a signal stops at once, also one that was noted before."""
+        with self._mode(deferred=False):
+            if self.requested:
+                self._stop()
+            yield
+
+    @contextmanager
+    def _mode(self, deferred: bool) -> Iterator[None]:
+        before, self._deferred = self._deferred, deferred
+        try:
+            yield
+        finally:
+            self._deferred = before

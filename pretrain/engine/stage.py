@@ -11,13 +11,11 @@ import yaml
 from data_prep.console import command_line
 from data_prep.console.screen import say
 
-from .budget import Budget
 from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World, joined
-from .errors import PretrainError
 from .folder import claimed
-from .interruption import Interruption
-from .settings import LoopSettings
+from .process import Interruption
+from .settings import Budget, LoopSettings, PretrainError
 
 Settings = TypeVar("Settings", bound=LoopSettings)
 Unused = Callable[[Mapping[str, Any]], set[str]]

@@ -15,8 +15,7 @@ from typing import Self
 
 import torch
 
-from .budget import Budget
-from .settings import LoopSettings
+from .settings import Budget, LoopSettings
 
 # A rate means something after a second and two steps, or after two seconds.
 _SECONDS, _STEPS = 1.0, 2

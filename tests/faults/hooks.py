@@ -6,7 +6,7 @@ import time
 
 from pretrain import objective
 from pretrain.engine import counters, loop
-from pretrain.engine.errors import PretrainError
+from pretrain.engine.settings import PretrainError
 
 
 def slow_evaluation() -> None:

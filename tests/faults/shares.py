@@ -17,9 +17,8 @@ from pretrain.build import bert_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
-from pretrain.engine.learner import Learner
 from pretrain.engine.settings import LoopSettings
-from pretrain.engine.step import add_counts, add_gradients
+from pretrain.engine.step import Learner, add_counts, add_gradients
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
 

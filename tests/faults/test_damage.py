@@ -15,8 +15,8 @@ from runs import Job, differences, rows_of
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
 from pretrain.engine.checkpoint import Checkpoints, damage_of
-from pretrain.engine.errors import PretrainError
 from pretrain.engine.optimizer import Optimizer
+from pretrain.engine.settings import PretrainError
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -93,7 +93,7 @@ def test_the_second_sigterm_ends_the_process_at_once(job, tmp_path):
 
 SIGNALLED = """
 import signal, sys, time
-from pretrain.engine.interruption import Interruption
+from pretrain.engine.process import Interruption
 time.monotonic = lambda: now
 with Interruption() as interruption, interruption.deferred():
     for now in map(float, sys.argv[2:]):

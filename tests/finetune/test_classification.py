@@ -20,9 +20,8 @@ from finetune.tasks.classification import Classification, ClassificationObjectiv
 from model import BertForPreTraining
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import Learner
 from pretrain.engine.settings import LoopSettings
-from pretrain.engine.step import step
+from pretrain.engine.step import Learner, step
 
 LABELS = ["calm", "loud", "none"]
 TASK = Classification()

@@ -12,7 +12,7 @@ from data_prep.examples.packing import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once
 from pretrain.engine.batches import Position
-from pretrain.engine.memory import free_memory, memory_warning
+from pretrain.engine.plan import free_memory, memory_warning
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
 from pretrain.build import bert_objective, make_data, make_model, make_objective
-from pretrain.engine.budget import Budget
 from pretrain.engine.distributed import World
+from pretrain.engine.settings import Budget
 from pretrain.evaluate import Evaluation
 from pretrain.resolve import resolve
 from pretrain.settings import ExampleSettings, PretrainSettings

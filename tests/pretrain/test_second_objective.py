@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from data_prep.settings import ExampleSettings
 from model import BertForPreTraining
 from pretrain.batches import BatchMaker
-from pretrain.engine.errors import PretrainError
+from pretrain.engine.settings import PretrainError
 from pretrain.masked_words import MaskedWords
 from pretrain.objective import Part, PretrainingObjective, Row
 from pretrain.pretraining import pretrain

@@ -9,7 +9,7 @@ import torch
 
 from data_prep.settings import ExampleSettings
 from pretrain.engine.distributed import World
-from pretrain.engine.interruption import Interruption
+from pretrain.engine.process import Interruption
 from pretrain.pretraining import Pretraining, resolved
 from pretrain.settings import PretrainSettings
 

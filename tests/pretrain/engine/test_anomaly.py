@@ -22,8 +22,8 @@ from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.build import bert_objective
 from pretrain.engine.anomaly import watched
 from pretrain.engine.batches import Position
-from pretrain.engine.errors import PretrainError
-from pretrain.engine.learner import LossSums
+from pretrain.engine.settings import PretrainError
+from pretrain.engine.step import LossSums
 
 STEP = 12
 # Modules of a tiny model that multiply by a matrix.

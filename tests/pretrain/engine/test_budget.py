@@ -1,7 +1,6 @@
 import pytest
 
-from pretrain.engine.budget import Budget
-from pretrain.engine.errors import PretrainError
+from pretrain.engine.settings import Budget, PretrainError
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from pretrain.build import make_data, make_model, make_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.counters import LossScale
 from pretrain.engine.distributed import World
-from pretrain.engine.learner import Learner
-from pretrain.engine.step import step
+from pretrain.engine.step import Learner, step
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 

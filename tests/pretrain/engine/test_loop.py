@@ -15,20 +15,17 @@ from data_prep.errors import Interrupted
 from data_prep.examples.packing import ShardExamples
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream
-from pretrain.engine import run as training_run
+from pretrain.engine import loop
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.checkpoint import Checkpoints, read_state
 from pretrain.engine.counters import Counters
 from pretrain.engine.distributed import World
-from pretrain.engine.errors import PretrainError
-from pretrain.engine.interruption import Interruption
-from pretrain.engine.learner import Learner
-from pretrain.engine.loop import stop_if_asked, train
+from pretrain.engine.loop import Run, stop_if_asked, train
 from pretrain.engine.muon import Muon
+from pretrain.engine.process import Interruption
 from pretrain.engine.progress import MetricsFile, Progress
-from pretrain.engine.run import Run
-from pretrain.engine.settings import LoopSettings
-from pretrain.engine.step import step
+from pretrain.engine.settings import LoopSettings, PretrainError
+from pretrain.engine.step import Learner, step
 from pretrain.masked_words import MaskedWords
 from pretrain.next_sentence import NextSentence
 from pretrain.objective import PretrainingObjective
@@ -258,7 +255,7 @@ def test_results_that_are_read_a_step_later_are_the_same(prepared, model, tmp_pa
 def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, model, tmp_path, monkeypatch):
     """Each evaluation takes so long that by its end another one is due, also where the run was stopped in between."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     evaluated = []
 
     def evaluate(model):

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.engine.errors import PretrainError
-from pretrain.engine.schedule import Kind, Schedule
+from pretrain.engine.settings import Kind, PretrainError, Schedule
 
 KINDS = get_args(Kind)
 
