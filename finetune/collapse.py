@@ -7,7 +7,7 @@ import numpy as np
 
 from data_prep.durable import read_object, write_json
 
-from .errors import FinetuneError
+from .settings import FinetuneError
 
 MOST_RESTARTS = 2
 # The learning rate of a restart, as a share of the one before.

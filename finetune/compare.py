@@ -14,12 +14,11 @@ from pretrain.engine.folder import claimed
 from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
 from .dataset import Dataset, read_dataset
-from .errors import FinetuneError
 from .finetuning import run_seeds
 from .metrics import combined, spread
 from .report import score
 from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search
-from .settings import SCRATCH, FinetuneSettings
+from .settings import SCRATCH, FinetuneError, FinetuneSettings
 from .tasks import Task
 
 _MOST_COLUMNS = 4

@@ -10,9 +10,8 @@ import numpy as np
 
 from data_prep.console.screen import say
 
-from .errors import FinetuneError
 from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
-from .settings import FinetuneSettings
+from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tasks.classification import Classification
 

@@ -21,9 +21,8 @@ from pretrain.engine.step import Learner
 
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled
-from .finetuning import cut_sentence
+from .finetuning import candidates, cut_sentence
 from .predictor import outputs
-from .rate_search import candidates
 from .resolve import check_model, model_config, resolve, with_budget, with_search
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings

@@ -1,6 +1,7 @@
-"""A fine-tuning from its settings to `final/` and `results.json`, or from where it was interrupted."""
+"""A fine-tuning from its settings to `final/` and `results.json`, or from where it was; the search for a rate."""
 
 import hashlib
+import os
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -24,12 +25,10 @@ from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 from . import report
 from .batches import Encoded, encode
 from .dataset import Dataset, read_dataset
-from .errors import FinetuneError
 from .metrics import combined
-from .model_card import model_card
-from .rate_search import RateSearch
-from .resolve import MAY_DIFFER, model_config, out_folder, resolve, with_budget
-from .settings import FinetuneSettings
+from .report import model_card
+from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget
+from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
 from .training import Material, SeedTraining, best_of
 
@@ -220,3 +219,68 @@ class Results:
             say(sentence)
         say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}. Try it:")
         say(f"  python -m finetune.predict --model {self.out / 'final'} FILE")
+
+
+# Of the rate that `auto` takes; every model has as many tries.
+CANDIDATES = (0.3, 1.0, 3.0)
+
+
+def candidates(settings: FinetuneSettings) -> list[float]:
+    """The rates to try, the lowest first: they depend on the optimizer and on the width of the model."""
+    usual = learning_rate(settings.optimizer, model_config(settings.model).hidden_size)
+    return [float(f"{share * usual:.2g}") for share in CANDIDATES]
+
+
+class RateSearch:
+    """A training at each rate with the first seed; that of the best rate stays as this seed's.
+
+    Args:
+        out: the run's folder. rates.json there says what was found; rates/ holds the trainings until then.
+    """
+
+    def __init__(self, settings: FinetuneSettings, out: Path, material: Material, world: World,
+                 interruption: Interruption):  # fmt: skip
+        self.settings, self.out, self.material = settings, out, material
+        self.world, self.interruption = world, interruption
+
+    def found(self) -> dict:
+        """{"learning_rate": the best, "tried": {rate: validation scores}, "data": digest}, from rates.json or now."""
+        found = self.world.from_main(self._before)
+        if not found:
+            tried = {f"{rate:g}": self._tried(rate) for rate in candidates(self.settings)}
+            found = self.world.from_main(lambda: self._choose(tried))
+        self.world.from_main(lambda: self._keep(f"{found['learning_rate']:g}"))
+        return found
+
+    def _before(self) -> dict | None:
+        path = self.out / "rates.json"
+        if not path.exists():
+            return None
+        found = read_object(path, data=str, learning_rate=float, tried=dict)
+        if found and found["data"] == self.material.digest and f"{found['learning_rate']:g}" in found["tried"]:
+            return found
+        raise FinetuneError(f"{path} is damaged, or of other texts: give another --out")
+
+    def _tried(self, rate: float) -> dict[str, float]:
+        say(f"\nLearning rate {rate:g}, seed {self.settings.seed}:")
+        settings, folder = replace(self.settings, learning_rate=rate), self.out / "rates" / f"{rate:g}"
+        training = SeedTraining(
+            settings, settings.seed, folder, self.material, self.world, self.interruption, most_restarts=0
+        )
+        return training.results()["validation"]
+
+    def _choose(self, tried: dict[str, dict[str, float]]) -> dict:
+        best = min(tried, key=lambda rate: self.material.dataset.task.judge(tried[rate], self.settings.metric))
+        found = {"learning_rate": float(best), "tried": tried, "data": self.material.digest}
+        write_json(self.out / "rates.json", found)
+        metric = self.settings.metric
+        reached = ", ".join(f"{rate}: {scores[metric]:.3f}" for rate, scores in tried.items())
+        say(f"\nLearning rate {best} is the best on the validation texts ({metric.replace('_', '-')} {reached}).")
+        return found
+
+    def _keep(self, rate: str) -> None:
+        """Give the training at the best rate the name of its seed, and remove the others."""
+        training, seed = self.out / "rates" / rate, self.out / f"seed-{self.settings.seed}"
+        if training.exists() and not seed.exists():
+            os.replace(training, seed)
+        shutil.rmtree(self.out / "rates", ignore_errors=True)

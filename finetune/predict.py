@@ -21,8 +21,8 @@ from data_prep.durable import replaced
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
-from .errors import FinetuneError
 from .rows import BadRows, Columns, example_of, find_columns
+from .settings import FinetuneError
 
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
 ROWS_AT_ONCE = 1024

@@ -18,10 +18,9 @@ from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
-from .batches import BatchMaker, encode
-from .errors import FinetuneError
-from .long_text import LongText
+from .batches import BatchMaker, LongText, encode
 from .rows import Example
+from .settings import FinetuneError
 from .tasks import Task
 from .tasks.classification import Classification
 

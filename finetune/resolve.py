@@ -14,8 +14,7 @@ from pretrain.engine.folder import model_mistakes, require_embeddings, require_m
 from pretrain.engine.settings import Budget
 from pretrain.engine.stage import for_device
 
-from .errors import FinetuneError
-from .settings import FinetuneSettings
+from .settings import FinetuneError, FinetuneSettings
 
 # These do not decide the result of a seed.
 MAY_DIFFER = {

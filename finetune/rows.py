@@ -13,7 +13,7 @@ from data_prep.text.readers import Meter, check_encoding, rows
 from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import Source, listing, resolve
 
-from .errors import FinetuneError
+from .settings import FinetuneError
 
 BUILTIN = "builtin"
 PAIR_COLUMNS = (

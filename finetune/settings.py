@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
+from data_prep.errors import UserError
 from pretrain.engine.settings import LoopSettings
 
-from .errors import FinetuneError
+
+class FinetuneError(UserError):
+    """Fine-tuning or prediction cannot start or go on, for a reason a person can mend."""
+
 
 SCRATCH = "scratch"
 

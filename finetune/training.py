@@ -29,9 +29,8 @@ from pretrain.engine.threads import Threads
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
-from .errors import FinetuneError
 from .predictor import Facts, Predictor, outputs
-from .settings import FinetuneSettings
+from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 
 # Seconds of a time budget kept for the last checkpoint.

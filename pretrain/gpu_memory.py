@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from model import BertConfig, parameter_count
 
-from .cross_entropy import SCORES_AT_ONCE_ON_GPU
 from .engine.device import tokens_at_once
+from .masked_words import SCORES_AT_ONCE_ON_GPU
 
 # GB of the GPUs that a plan speaks of.
 GPUS = (16, 24, 80)

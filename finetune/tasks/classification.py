@@ -19,13 +19,12 @@ from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.folder import family_of, open_model
 from pretrain.engine.model_card import table
 
-from .. import baselines, report
+from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..errors import FinetuneError
-from ..metrics import METRICS, confusion, per_class, scores
+from ..metrics import METRICS, confusion, majority, per_class, scores, tfidf
 from ..rows import BadRows, Columns, Example
-from ..settings import FinetuneSettings
+from ..settings import FinetuneError, FinetuneSettings
 from . import Card, HeldOut, Task
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
@@ -202,8 +201,8 @@ class Classification(Task):
         targets, num = self.targets(train), len(self.labels)
         balanced = settings.class_weights == "balanced"
         found = {
-            TFIDF: baselines.tfidf(train, targets, list(held_out.values()), num, balanced),
-            MAJORITY: [baselines.majority(targets, len(rows), num) for rows in held_out.values()],
+            TFIDF: tfidf(train, targets, list(held_out.values()), num, balanced),
+            MAJORITY: [majority(targets, len(rows), num) for rows in held_out.values()],
         }
         return {name: dict(zip(held_out, outputs, strict=True)) for name, outputs in found.items()}
 

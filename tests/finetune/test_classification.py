@@ -13,9 +13,8 @@ from transformers import BertForSequenceClassification as TheirClassifier
 
 from data_prep.errors import PrepError
 from finetune.batches import BatchMaker, TextStream, encode
-from finetune.errors import FinetuneError
 from finetune.rows import BadRows, Columns, Example, columns_of_file, find_columns, read_rows, table_rows
-from finetune.settings import FinetuneSettings
+from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification, ClassificationObjective, balanced_weights, label_names
 from model import BertForPreTraining
 from pretrain.engine.batches import Batches, Position

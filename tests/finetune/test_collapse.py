@@ -8,8 +8,8 @@ from sklearn.metrics import log_loss
 
 from finetune import collapse as collapses
 from finetune.collapse import collapse_of
-from finetune.errors import FinetuneError
 from finetune.run import main
+from finetune.settings import FinetuneError
 from pretrain.engine import loop
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from finetune.dataset import read_dataset
 from finetune.dataset import split as split_by
-from finetune.errors import FinetuneError
 from finetune.rows import Example
-from finetune.settings import FinetuneSettings
+from finetune.settings import FinetuneError, FinetuneSettings
 
 split = partial(split_by, stratum=lambda row: row.label)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer, build_tokenizer
-from finetune.long_text import fitted, head_tail, windows
+from finetune.batches import fitted, head_tail, windows
 
 LENGTHS = st.integers(0, 400)
 CAPACITIES = st.integers(4, 70)

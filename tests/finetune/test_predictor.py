@@ -8,12 +8,10 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.batches import BatchMaker, encode
-from finetune.errors import FinetuneError
-from finetune.long_text import windows
+from finetune.batches import BatchMaker, encode, windows
 from finetune.predictor import FACTS_FILE, Facts, Predictor, outputs
 from finetune.rows import Example
-from finetune.settings import FinetuneSettings
+from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision

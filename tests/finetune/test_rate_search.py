@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from finetune import training
-from finetune.rate_search import candidates
+from finetune.finetuning import candidates
 from finetune.resolve import resolve
 from finetune.run import main
 from finetune.settings import FinetuneSettings

@@ -11,12 +11,11 @@ import torch.nn.functional as F
 
 from finetune.compare import compare
 from finetune.dry_run import dry_run
-from finetune.errors import FinetuneError
 from finetune.finetuning import finetune
 from finetune.predict import Writer
 from finetune.predictor import Predictor
 from finetune.rows import Example
-from finetune.settings import FinetuneSettings
+from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks import Card, Task
 from model import BertForSequenceClassification
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain import cross_entropy
-from pretrain.cross_entropy import cross_entropy_sum
+from pretrain import masked_words
+from pretrain.masked_words import cross_entropy_sum
 
 
 def both(logits: torch.Tensor, labels: torch.Tensor, scale: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -27,7 +27,7 @@ def both(logits: torch.Tensor, labels: torch.Tensor, scale: float) -> list[tuple
 def test_loss_and_gradient_are_those_of_torch(rows, size, spread, chunk, seed):
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(cross_entropy._SCORES_AT_ONCE, "cpu", chunk)
+        patch.setitem(masked_words._SCORES_AT_ONCE, "cpu", chunk)
         (ours, gradient), (expected, expected_gradient) = both(
             torch.randn(rows, size) * spread, torch.randint(size, (rows,)), 0.37
         )
@@ -54,7 +54,7 @@ def test_an_entry_that_is_hopeless_has_a_finite_loss():
 def test_all_types_and_several_chunks_give_what_torch_gives_in_float64(dtype, precise, monkeypatch):
     torch.manual_seed(0)
     # Seven chunks and a part of one.
-    monkeypatch.setitem(cross_entropy._SCORES_AT_ONCE, "cpu", 20_000)
+    monkeypatch.setitem(masked_words._SCORES_AT_ONCE, "cpu", 20_000)
     logits = (torch.randn(75, 2000) * 3).to(dtype).requires_grad_()
     exact, labels = logits.detach().double().requires_grad_(), torch.randint(2000, (75,))
     losses = cross_entropy_sum(logits, labels), F.cross_entropy(exact, labels, reduction="sum")

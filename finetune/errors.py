@@ -1,7 +1,0 @@
-"""The exception type of the stage."""
-
-from data_prep.errors import UserError
-
-
-class FinetuneError(UserError):
-    """Fine-tuning or prediction cannot start or go on, for a reason a person can mend."""
