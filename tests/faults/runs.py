@@ -96,6 +96,15 @@ def finetuning(model: Path, texts: Path, **fields) -> Job:
     return Job("finetune.run", **{"steps": 12, "evaluations": 3, "arguments": arguments} | fields)
 
 
+def complete_rows(metrics: Path) -> list[dict]:
+    """The rows of a metrics.jsonl; none where it is not there yet."""
+    try:
+        text = metrics.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
 class Seen:
     """The folder of a run of a job, seen from outside while the run is under way."""
 
@@ -112,23 +121,17 @@ class Seen:
     def metrics(self) -> Path:
         return self._current[0] / "metrics.jsonl"
 
-    def rows(self) -> list[dict]:
-        """All complete rows of the part of the run that is under way."""
-        try:
-            text = self.metrics.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in text.split("\n")[:-1]]
-
     def last(self) -> tuple[int, bool]:
         """The step of the last row, over all, and whether it is an evaluation's; (0, False) before the first."""
-        rows, before = self.rows(), self._current[1]
+        # Asked once: the next seed may begin at any time.
+        folder, before = self._current
+        rows = complete_rows(folder / "metrics.jsonl")
         return (before + rows[-1]["step"], "validation" in rows[-1]) if rows else (0, False)
 
     def evaluates(self) -> bool:
         """Whether an evaluation is under way: its step has been written down, its results have not."""
-        step, is_evaluation = self.last()
-        done = step - self._current[1]
+        rows = complete_rows(self.metrics)
+        done, is_evaluation = (rows[-1]["step"], "validation" in rows[-1]) if rows else (0, False)
         every = self.job.evaluations / self.job.steps
         return not is_evaluation and done > 0 and int(done * every + 1e-9) > int((done - 1) * every + 1e-9)
 
@@ -138,8 +141,9 @@ class Seen:
 
     def newest(self) -> int:
         """The step of the newest whole checkpoint, over all."""
-        names = [path.name for path in (self._current[0] / "checkpoints").glob("step-????????")]
-        return self._current[1] + int(max(names, default="step-0").removeprefix("step-"))
+        folder, before = self._current
+        names = [path.name for path in (folder / "checkpoints").glob("step-????????")]
+        return before + int(max(names, default="step-0").removeprefix("step-"))
 
     def writing_final(self) -> bool:
         """Whether everything is trained and results.json, the last file, is not there yet."""
