@@ -12,6 +12,7 @@ from torch import Tensor
 from data_prep.examples.packing import Examples, pack
 from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
+from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 from pretrain.engine.batches import Position, divided, empty_sequence, inputs
@@ -176,8 +177,9 @@ def _tokenized(
     """Ids of each text and of its second one, if it has one."""
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         part = texts[begin : begin + _TEXTS_AT_ONCE]
-        first = tokenizer.encode([text for text, _ in part])
-        second = iter(tokenizer.encode([text for _, text in part if text is not None]))
+        # As the text of pretraining was read.
+        first = tokenizer.encode([words_apart(text) for text, _ in part])
+        second = iter(tokenizer.encode([words_apart(text) for _, text in part if text is not None]))
         for ids, (_, text) in zip(first, part, strict=True):
             yield ids, None if text is None else next(second)
 

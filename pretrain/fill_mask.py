@@ -8,6 +8,7 @@ from typing import Annotated
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
+from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .engine.folder import require_made
@@ -79,7 +80,7 @@ class MaskFiller:
         return found
 
     def _encode(self, text: str) -> list[int]:
-        parts = text.split(MASK)
+        parts = words_apart(text).split(MASK)
         if len(parts) < 2:
             raise PretrainError(f"there is no {MASK} in {text!r}: put {MASK} where a word is to be filled in")
         ids = [self.tokenizer.cls_id]

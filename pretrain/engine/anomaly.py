@@ -15,11 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .settings import PretrainError
 
-_ANEW = "start anew in another --out with a lower --learning-rate"
+_AGAIN = "start again in another --out with a lower --learning-rate"
 _REMEDY = {
-    "weight": f"the steps before were too large, or the model was damaged when training began: {_ANEW}",
-    "forward": f"{_ANEW} or --precision fp32; if it is this step with any learning rate, look at its examples",
-    "backward": f"{_ANEW} or --precision fp32",
+    "weight": f"the steps before were too large, or the model was damaged when training began: {_AGAIN}",
+    "forward": f"{_AGAIN} or --precision fp32; if it is this step with any learning rate, look at its examples",
+    "backward": f"{_AGAIN} or --precision fp32",
 }
 
 

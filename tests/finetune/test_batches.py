@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from data_prep.text.cells import lines_of
 from finetune import batches as data
 from finetune.batches import BatchMaker, Encoded, TextStream, encode_texts
 from pretrain.engine.batches import Batches, Position
@@ -151,6 +152,15 @@ def test_texts_are_tokenized_part_by_part(small_tokenizer, monkeypatch):
     whole = encode_texts(TEXTS, LABELS, small_tokenizer, 20, "windows")
     monkeypatch.setattr(data, "_TEXTS_AT_ONCE", 7)
     assert encode_texts(TEXTS, LABELS, small_tokenizer, 20, "windows").digest() == whole.digest()
+
+
+def test_words_that_a_mark_of_no_width_parts_are_words_as_in_pretraining(small_tokenizer):
+    """Such a mark divides words in Khmer; the tokenizer alone drops it and would see one word."""
+    marked, spaced = ("ខ្ញុំ\u200bទៅ", "ទៅ\u200bផ្សារ"), ("ខ្ញុំ ទៅ", "ទៅ ផ្សារ")
+    lines = [line for text in marked for line in lines_of(text)]
+    found = encode_texts([marked], np.zeros(1), small_tokenizer, 48, "head")
+    assert found.digest() == encode_texts([spaced], np.zeros(1), small_tokenizer, 48, "head").digest()
+    assert found.ids.tolist() == sum(small_tokenizer.encode(lines), [])
 
 
 def test_the_digest_sees_words_labels_and_windows(small_tokenizer):
