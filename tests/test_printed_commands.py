@@ -35,8 +35,8 @@ def commands():
             given = tuple(shlex.split(arguments))
             if (module, given) not in seen:
                 seen.add((module, given))
-                # These read the whole built-in corpus.
-                marks = [pytest.mark.slow] if module in ("pretrain.run", "finetune.run") and not given else []
+                reads_built_in = module in STAGES and (not given or "recipes/builtin.yaml" in given)
+                marks = [pytest.mark.slow] if reads_built_in else []
                 yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}", marks=marks)
 
 
@@ -97,7 +97,7 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(("module", "given"), commands())
 def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
-    """The stages with --dry-run, the model and the vocabulary small; the rest runs as it is printed."""
+    """The stages with --dry-run, the model, its batches and the vocabulary small; the rest runs as it is printed."""
     monkeypatch.chdir(owner)
     if module == "finetune.predict" and "--model" not in given:
         pytest.skip("reads standard input")
@@ -107,6 +107,7 @@ def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
         chosen = yaml.safe_load(capsys.readouterr().out)
         given = [*given, "--dry-run"]
         if module == "pretrain.run":
+            given += ["--batch-size=4"]
             given += ["--device=cpu"] if chosen["init_from"] else ["--device=cpu", "--preset=tiny"]
         if chosen.get("vocab_size", "auto") != "auto":
             given += ["--vocab-size=512"]

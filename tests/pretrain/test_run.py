@@ -237,7 +237,7 @@ def test_the_model_folder_opens_in_transformers_and_fills_masks_alike(finished):
 
 def test_a_time_budget_is_kept_to_and_spends_it_on_steps(prepared, tmp_path):
     out = tmp_path / "timed"
-    assert main(arguments(prepared, out, budget="6s", **{"log-every": 1})) == 0
+    assert main(arguments(prepared, out, budget="4s", **{"log-every": 1})) == 0
     results = json.loads((out / "results.json").read_text())
     assert results["steps"] > 1
     rates = [row["learning_rate"] for row in rows(out) if "validation" not in row]

@@ -134,6 +134,7 @@ def share_unknown(vocabulary: list[str], texts: list[str]) -> float:
     return ids.count(vocabulary.index("[UNK]")) / len(ids)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_chinese_holds_every_character_that_occurs_twice() -> None:
     texts = chinese_texts()
     vocabulary = train_vocabulary(texts)
