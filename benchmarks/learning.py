@@ -194,8 +194,7 @@ def our_code() -> str:
 def peer_code() -> str:
     """Changes with the sources that the rows of transformers come from, and with its version."""
     used = [
-        f"pretrain/{name}.py"
-        for name in ("batches", "evaluate", "objective", "masked_words", "next_sentence", "build", "cross_entropy")
+        f"pretrain/{name}.py" for name in ("batches", "evaluate", "objective", "masked_words", "next_sentence", "build")
     ]
     own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
     installed = version("transformers") if find_spec("transformers") else "none"

@@ -15,10 +15,10 @@ from .errors import PrepError
 from .examples.packing import HELD_OUT_SEED
 from .examples.pairs import pairs
 from .examples.static_copies import write_static_copies
+from .memory import give_back
 from .prepared import Shard, read_shards, stream_shards, write_shards, write_table
 from .report import PartNumbers, decoded_examples, text_numbers
 from .settings import ExampleSettings
-from .start import give_back
 from .vocabulary.wordpiece import WordPieceTokenizer
 
 PARTS = ("train", "validation")

@@ -108,7 +108,7 @@ class Damaged(ValueError):
 
 def write_sealed(path: Path, content: dict) -> None:
     """Write a manifest atomically: `content` as JSON, and the digest of it as the last entry."""
-    write_text(path, _text(content))
+    write_text(path, _sealed_text(content))
 
 
 def read_sealed(path: Path) -> dict:
@@ -122,7 +122,7 @@ def read_sealed(path: Path) -> dict:
         written = path.read_bytes()
         content = json.loads(written)
         is_sealed = isinstance(content, dict) and content.pop(_SEAL, None) is not None
-        is_whole = is_sealed and written == _text(content).encode()
+        is_whole = is_sealed and written == _sealed_text(content).encode()
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -132,7 +132,7 @@ def read_sealed(path: Path) -> dict:
     return content
 
 
-def _text(content: dict) -> str:
+def _sealed_text(content: dict) -> str:
     body = json.dumps(content, indent=2, ensure_ascii=False)
     digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
     return json.dumps(content | {_SEAL: digest}, indent=2, ensure_ascii=False) + "\n"

@@ -23,12 +23,12 @@ from .encode import cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
 from .examples.pairs import VERSION as PAIRS_VERSION
+from .memory import give_back
 from .prepared import LOG, MANIFEST, PreparedCorpus, read_manifest, seal
 from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
 from .settings import ExampleSettings, PrepSettings
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
-from .start import give_back
 from .text.corpus import LONGEST_DOCUMENT, Corpus, Document
 from .text.rules import CorpusRules
 from .text.sentences import split

@@ -1,4 +1,5 @@
-"""The process of a command: its first moments, the names that its package imports when asked for them, its memory."""
+"""The first moments of a package: Ctrl-C ends a command with one word, what hides a package is said, and its names are
+imported when they are asked for."""
 
 import os
 import signal
@@ -98,12 +99,3 @@ def _say(sentence: str) -> None:
     """To standard error; of several processes one speaks."""
     if os.environ.get("RANK", "0") == "0":
         os.write(2, f"{sentence}\n".encode(errors="backslashreplace"))
-
-
-def give_back() -> None:
-    """Give what is free to the system, also between what is in use."""
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)

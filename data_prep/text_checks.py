@@ -82,7 +82,7 @@ class TextChecks:
 
     def _add_runs(self, text: bytes) -> None:
         self.bytes += len(text)
-        for start, end in runs(text, min(LONG_RUN, self.longest_word + 1)):
+        for start, end in runs_without_space(text, min(LONG_RUN, self.longest_word + 1)):
             run = text[start:end]
             if found := long_words(run, self.longest_word):
                 self.long_words += len(found)
@@ -133,7 +133,7 @@ class TextChecks:
         }
 
 
-def runs(text: bytes, least: int) -> list[tuple[int, int]]:
+def runs_without_space(text: bytes, least: int) -> list[tuple[int, int]]:
     """Begin and end of each run of `least` bytes or more without white space (of ASCII) in UTF-8 text."""
     spaces = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) <= ord(" "))
     bounds = np.concatenate([[-1], spaces, [len(text)]])
@@ -141,17 +141,18 @@ def runs(text: bytes, least: int) -> list[tuple[int, int]]:
     return list(zip((bounds[long] + 1).tolist(), bounds[long + 1].tolist(), strict=True))
 
 
-def words(run: str) -> list[str]:
+def _words_of(run: str) -> list[str]:
     """The words that BERT sees in a run, which it cuts at punctuation and around Chinese characters."""
     return [word for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(run))]
 
 
 def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:
-    """Words of more than this many characters in UTF-8 text; each becomes one [UNK]."""
+    """Words that no vocabulary can hold (sequences, base64, lines without a space) in UTF-8 text: those of more than
+    this many characters, each of which becomes one [UNK]."""
     found = []
     # A character has a byte at least.
-    for start, end in runs(text, longest_word + 1):
-        found += [word for word in words(text[start:end].decode("utf-8", "replace")) if len(word) > longest_word]
+    for start, end in runs_without_space(text, longest_word + 1):
+        found += [word for word in _words_of(text[start:end].decode("utf-8", "replace")) if len(word) > longest_word]
     return found
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,54 +18,7 @@ from model import PackedBatch
 from pretrain.engine.batches import Position, divided, empty_sequence, inputs
 
 from .rows import Example
-
-LongText = Literal["head", "head-tail", "windows"]
-
-# Share of the tokens that head-tail takes from the beginning (128 of 510 in Sun et al. 2019, section 5.3.1), and share
-# of a window that the next one repeats.
-HEAD_SHARE, OVERLAP = 0.25, 0.25
-
-
-class Span(NamedTuple):
-    """Tokens `start` to `start + length` of a segment."""
-
-    start: int
-    length: int
-
-
-def fitted(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Lengths of two segments after tokens are taken off the longer one until both fit together.
-
-    The same numbers as `truncation="longest_first"` of `tokenizers`.
-    """
-    if first + second <= capacity:
-        return first, second
-    shorter = min(first, second)
-    shorter = min(shorter, capacity // 2)
-    longer = capacity - shorter
-    return (longer, shorter) if first > second else (shorter, longer)
-
-
-def head_tail(length: int, capacity: int) -> list[Span]:
-    """The beginning and the end of a segment, `capacity` tokens together; all of it where it fits."""
-    if length <= capacity:
-        return [Span(0, length)]
-    head = int(capacity * HEAD_SHARE)
-    return [Span(0, head), Span(length - (capacity - head), capacity - head)]
-
-
-def windows(length: int, capacity: int) -> list[Span]:
-    """Overlapping windows that cover a segment; the last one ends with it."""
-    if length <= capacity:
-        return [Span(0, length)]
-    stride = max(1, capacity - int(capacity * OVERLAP))
-    starts = [*range(0, length - capacity, stride), length - capacity]
-    return [Span(start, capacity) for start in starts]
-
-
-# Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.
-BATCHES_SORTED = 32
-_TEXTS_AT_ONCE = 4096
+from .settings import LongText
 
 
 @dataclass(kw_only=True)
@@ -171,6 +124,9 @@ def encode_texts(
     return Encoded(ids, sequences, text, len(texts), num_tokens, num_long, num_cut)
 
 
+_TEXTS_AT_ONCE = 4096
+
+
 def _tokenized(
     texts: Sequence[tuple[str, str | None]], tokenizer: WordPieceTokenizer
 ) -> Iterator[tuple[list[int], list[int] | None]]:
@@ -204,9 +160,51 @@ def _windowed(first: np.ndarray, second: np.ndarray, capacity: int):
         shorter = shorter[: capacity // 2]
     room, fixed = capacity - len(shorter), len(shorter)
     if first_is_longer:
-        spans = [(start, length, len(longer), fixed) for start, length in windows(len(longer), room)]
+        spans = [(start, length, len(longer), fixed) for start, length in overlapping(len(longer), room)]
         return [longer, shorter], spans
-    return [shorter, longer], [(0, fixed, fixed + start, length) for start, length in windows(len(longer), room)]
+    return [shorter, longer], [(0, fixed, fixed + start, length) for start, length in overlapping(len(longer), room)]
+
+
+# Share of the tokens that head-tail takes from the beginning (128 of 510 in Sun et al. 2019, section 5.3.1), and share
+# of a window that the next one repeats.
+HEAD_SHARE, OVERLAP = 0.25, 0.25
+
+
+class Span(NamedTuple):
+    """Tokens `start` to `start + length` of a segment."""
+
+    start: int
+    length: int
+
+
+def fitted(first: int, second: int, capacity: int) -> tuple[int, int]:
+    """Lengths of two segments after tokens are taken off the longer one until both fit together.
+
+    The same numbers as `truncation="longest_first"` of `tokenizers`.
+    """
+    if first + second <= capacity:
+        return first, second
+    shorter = min(first, second)
+    shorter = min(shorter, capacity // 2)
+    longer = capacity - shorter
+    return (longer, shorter) if first > second else (shorter, longer)
+
+
+def head_tail(length: int, capacity: int) -> list[Span]:
+    """The beginning and the end of a segment, `capacity` tokens together; all of it where it fits."""
+    if length <= capacity:
+        return [Span(0, length)]
+    head = int(capacity * HEAD_SHARE)
+    return [Span(0, head), Span(length - (capacity - head), capacity - head)]
+
+
+def overlapping(length: int, capacity: int) -> list[Span]:
+    """Overlapping windows that cover a segment; the last one ends with it."""
+    if length <= capacity:
+        return [Span(0, length)]
+    stride = max(1, capacity - int(capacity * OVERLAP))
+    starts = [*range(0, length - capacity, stride), length - capacity]
+    return [Span(start, capacity) for start in starts]
 
 
 class BatchMaker:
@@ -270,6 +268,10 @@ class BatchMaker:
             labels=torch.from_numpy(examples.label),
             weights=torch.from_numpy((1 / num_windows).astype(np.float32)),
         )
+
+
+# Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.
+BATCHES_SORTED = 32
 
 
 class TextStream:

@@ -21,7 +21,7 @@ from pretrain.engine.step import Learner
 
 from .batches import BatchMaker, Encoded, TextStream, encode
 from .dataset import Dataset, read_dataset, sampled
-from .finetuning import candidates, cut_sentence
+from .finetuning import candidate_rates, cut_sentence
 from .predictor import outputs
 from .resolve import check_model, model_config, resolve, with_budget, with_search
 from .rows import Example
@@ -42,7 +42,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     dataset = read_dataset(settings, task)
     task = dataset.task
     settings = with_budget(settings, len(dataset.train))
-    rates = candidates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
+    rates = candidate_rates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
     settings = replace(settings, learning_rate=rates[0])
     tokenizer = WordPieceTokenizer.load(settings.model)
     train = _encoded(dataset.train, dataset, tokenizer, settings)

@@ -1,4 +1,4 @@
-"""A fine-tuning from its settings to `final/` and `results.json`, or from where it was; the search for a rate."""
+"""A fine-tuning from its settings to `final/` and `results.json`, or from where it stopped; the search for a rate."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ from . import report
 from .batches import Encoded, encode
 from .dataset import Dataset, read_dataset
 from .metrics import combined
-from .report import model_card
+from .model_card import model_card
 from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
@@ -81,7 +81,7 @@ def run_seeds(
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
-        found.append(SeedTraining(settings, seed, out / _seed(seed), material, world, interruption).results())
+        found.append(SeedTraining(settings, seed, out / _seed_name(seed), material, world, interruption).results())
     best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
     return world.from_main(lambda: Results(settings, out, dataset, found, best, tried).write())
 
@@ -97,12 +97,14 @@ def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
 
 def refuse_fewer_seeds(out: Path, seeds: range) -> None:
     """Raises FinetuneError where seeds of an earlier run would be left out of the results."""
-    more = [path.parent.name for path in out.glob("seed-*/results.json") if path.parent.name not in map(_seed, seeds)]
+    more = [
+        path.parent.name for path in out.glob("seed-*/results.json") if path.parent.name not in map(_seed_name, seeds)
+    ]
     if more:
         raise FinetuneError(f"{out} holds {', '.join(sorted(more))} too: give as many --seeds, or another --out")
 
 
-def _seed(number: int) -> str:
+def _seed_name(number: int) -> str:
     return f"seed-{number}"
 
 
@@ -165,7 +167,7 @@ class Results:
                  tried: dict[str, dict] | None = None):  # fmt: skip
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
         self.best, self.tried = best, tried
-        self.seed_folder = out / f"seed-{self.best['seed']}"
+        self.seed_folder = out / _seed_name(self.best["seed"])
         # What one seed does is shown on the texts that chose nothing, if there are any.
         split = "test" if dataset.test else "validation"
         examples = dataset.held_out()[split]
@@ -222,13 +224,13 @@ class Results:
 
 
 # Of the rate that `auto` takes; every model has as many tries.
-CANDIDATES = (0.3, 1.0, 3.0)
+RATE_SHARES = (0.3, 1.0, 3.0)
 
 
-def candidates(settings: FinetuneSettings) -> list[float]:
+def candidate_rates(settings: FinetuneSettings) -> list[float]:
     """The rates to try, the lowest first: they depend on the optimizer and on the width of the model."""
     usual = learning_rate(settings.optimizer, model_config(settings.model).hidden_size)
-    return [float(f"{share * usual:.2g}") for share in CANDIDATES]
+    return [float(f"{share * usual:.2g}") for share in RATE_SHARES]
 
 
 class RateSearch:
@@ -247,7 +249,7 @@ class RateSearch:
         """{"learning_rate": the best, "tried": {rate: validation scores}, "data": digest}, from rates.json or now."""
         found = self.world.from_main(self._before)
         if not found:
-            tried = {f"{rate:g}": self._tried(rate) for rate in candidates(self.settings)}
+            tried = {f"{rate:g}": self._tried(rate) for rate in candidate_rates(self.settings)}
             found = self.world.from_main(lambda: self._choose(tried))
         self.world.from_main(lambda: self._keep(f"{found['learning_rate']:g}"))
         return found
@@ -280,7 +282,7 @@ class RateSearch:
 
     def _keep(self, rate: str) -> None:
         """Give the training at the best rate the name of its seed, and remove the others."""
-        training, seed = self.out / "rates" / rate, self.out / f"seed-{self.settings.seed}"
+        training, seed = self.out / "rates" / rate, self.out / _seed_name(self.settings.seed)
         if training.exists() and not seed.exists():
             os.replace(training, seed)
         shutil.rmtree(self.out / "rates", ignore_errors=True)

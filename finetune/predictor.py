@@ -18,9 +18,9 @@ from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
-from .batches import BatchMaker, LongText, encode
+from .batches import BatchMaker, encode
 from .rows import Example
-from .settings import FinetuneError
+from .settings import FinetuneError, LongText
 from .tasks import Task
 from .tasks.classification import Classification
 

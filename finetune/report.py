@@ -1,4 +1,4 @@
-"""What a person sees of a classifier's results: tables, a picture of the confusions, worst mistakes, model card."""
+"""What a person sees of a classifier's results: tables, the picture of the confusions, and the worst mistakes."""
 
 import csv
 import io
@@ -14,11 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.durable import replaced, write_text
-from model import BertConfig
-from pretrain.engine.model_card import metadata, page, table
-
-from .settings import FinetuneSettings
-from .tasks import Card, Task
 
 # A wider table does not fit a terminal.
 _MOST_COLUMNS = 12
@@ -253,63 +248,3 @@ def _aligned(rows: Sequence[Sequence]) -> str:
             line += " " * (2 + width - _columns(text)) + text
         lines.append(line)
     return "\n".join(lines)
-
-
-_MOST_ROWS = 4
-_SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "dropout", "metric", "class_weights", "long_text",
-             "from_scratch", "precision", "seed")  # fmt: skip
-_LIMITS = """\
-It judges texts like those it was trained on; on others its probabilities mean little. It repeats whatever bias its
-labels have. Its probabilities can betray whether a text was among those it learned from."""
-
-
-def model_card(
-    task: Task, config: BertConfig, results: dict, text_columns: tuple[str, ...], settings: FinetuneSettings
-) -> str:
-    """The model card, with the metadata block that model hubs read.
-
-    Args:
-        results: content of results.json.
-    """
-    split, is_pair = "test" if results["test"] else "validation", len(text_columns) > 1
-    card = task.card(config, results, split, is_pair)
-    scores, best = results[split], results["best_seed"] - settings.seed
-    metrics = [(name, scores[name]["seeds"][best]) for name in card.metrics]
-    sections = {
-        "Results": f"{_scores(task, scores, split, best)}\n\n{card.findings}",
-        "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
-        "Use": _use(card, settings),
-        "Limits": _LIMITS,
-    }
-    block = metadata(card.kind, card.name, f"{split} texts", metrics, library=bool(card.example))
-    return page(block, card.title, _introduction(config, results, split, is_pair, settings), sections)
-
-
-def _introduction(config: BertConfig, results: dict, split: str, is_pair: bool, settings: FinetuneSettings) -> str:
-    rows, what = results["rows"], "pairs of texts" if is_pair else "texts"
-    chosen = "best epoch and seed chosen on them" if split == "validation" else "they chose nothing"
-    return f"""\
-{config.shape}, up to {settings.sequence_length} tokens. Fine-tuned on
-{rows["train"]:,} {what}; measured on {rows[split]:,} {split} texts ({chosen})."""
-
-
-def _scores(task: Task, scores: dict, split: str, best: int) -> str:
-    """The scores of the best seed and of all."""
-    seeds = len(scores["loss"]["seeds"])
-    rows = [
-        (name, f"{scores[key]['seeds'][best]:.3f}", score(scores[key]))
-        for name, key in list(task.shown.items())[:_MOST_ROWS]
-    ]
-    return table((split, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)
-
-
-def _use(card: Card, settings: FinetuneSettings) -> str:
-    if not card.example:
-        return card.instead
-    use = f"```python\n{card.example}\n```"
-    if settings.long_text == "head":
-        return use
-    return f"""{use}
-
-Of long texts this reads the beginning; `python -m finetune.predict` reads them in the manner of
-training ({settings.long_text})."""

@@ -15,6 +15,8 @@ class FinetuneError(UserError):
 
 SCRATCH = "scratch"
 
+LongText = Literal["head", "head-tail", "windows"]
+
 
 @dataclass(frozen=True)
 class FinetuneSettings(LoopSettings):
@@ -53,7 +55,7 @@ class FinetuneSettings(LoopSettings):
     """Leave out and count rows without text or label, or with a label that is not in --train."""
     sequence_length: int | Literal["auto"] = "auto"
     """Most tokens read at once. auto: as many as the model can."""
-    long_text: Literal["head", "head-tail", "windows"] = "head"
+    long_text: LongText = "head"
     """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
     overlapping windows whose probabilities are averaged."""
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batch import Chosen, HeadLayout, PackedBatch, PaddingLayout, rounded
+from .batch import Chosen, PackedBatch, PaddingLayout, gathered, rounded
 from .blocks import dropped
 from .config import ModelError
 
@@ -21,6 +21,74 @@ fused kernel takes two to four times as long."""
 
 _COLUMNS = 16
 """Lengths of rectangles are rounded up to multiples of this on the CPU (see `rounded`)."""
+
+
+class HeadLayout:
+    """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
+
+    The index tensors are worked out once for all layers, and before them: a layer that is compiled must find the same
+    kind of plan each time.
+
+    Args:
+        layout: where the tokens sit.
+        parts: the P that will come; `join` needs 1.
+        num_rows: T, or more than the tokens of the layout; the rows after them get zero gradients.
+        in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
+    """
+
+    def __init__(
+        self,
+        layout: PaddingLayout,
+        num_heads: int,
+        parts: tuple[int, ...],
+        num_rows: int,
+        device: torch.device,
+        in_place: bool = False,
+    ) -> None:
+        self.num_sequences, self.length, self.num_heads = layout.num_sequences, layout.length, num_heads
+        self.in_place = in_place and layout.slots is None
+        self.key_mask = layout.key_mask
+        """[N, 1, 1, L] bool, True at tokens; None without padding."""
+        every = torch.arange(self.num_sequences * self.length, device=device)
+        self._tokens = every if layout.tokens is None else layout.tokens
+        slots = every if layout.slots is None else layout.slots
+        self._num_tokens = len(slots)
+        self._slots = F.pad(slots, (0, num_rows - len(slots)))
+        self._padding = None if layout.padding is None else self._of_all_heads(layout.padding).flatten()
+        self._rows = {} if self.in_place else {count: self._rows_of(count) for count in parts}
+
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """[T, P, A, D] -> P tensors [N, A, L, D]; padding holds numbers that mean nothing."""
+        parts, size = values.shape[1], values.shape[-1]
+        if self.in_place:
+            rows = values.view(self.num_sequences, self.length, parts, self.num_heads, size)  # [N, L, P, A, D]
+            return rows.permute(2, 0, 3, 1, 4).unbind(0)  # P x [N, A, L, D]
+        into, back = self._rows[parts]
+        back = back[: self._num_tokens * parts * self.num_heads]
+        rows = gathered(values.flatten(0, 2), into, back)  # [P * N * A * L, D]
+        return rows.view(parts, self.num_sequences, self.num_heads, self.length, size).unbind(0)  # P x [N, A, L, D]
+
+    def join(self, values: Tensor) -> Tensor:
+        """[N, A, L, D] -> [T, A, D]."""
+        if self.in_place:
+            return values.transpose(1, 2).flatten(0, 1)  # [T, A, D]
+        into, back = self._rows[1]
+        rows = gathered(values.flatten(0, 2), back, into, unread=self._padding)  # [T * A, D]
+        return rows.view(-1, *values.shape[1::2])  # [T, A, D]
+
+    def _rows_of(self, parts: int) -> tuple[Tensor, Tensor]:
+        """For every row of [P, N, A, L, D] its row in [T, P, A, D], and the reverse; any where there is none."""
+        heads, part = (torch.arange(count, device=self._slots.device) for count in (self.num_heads, parts))  # [A], [P]
+        token = self._of_all_heads(self._tokens)  # [N, A, L]
+        into = (token * parts + part[:, None, None, None]) * self.num_heads + heads[:, None]  # [P, N, A, L]
+        sequence, column = self._slots // self.length, self._slots % self.length  # [T]
+        back = (sequence[:, None] * self.num_heads + heads) * self.length + column[:, None]  # [T, A]
+        back = part[:, None] * (self.num_sequences * self.num_heads * self.length) + back[:, None]  # [T, P, A]
+        return into.flatten(), back.flatten()
+
+    def _of_all_heads(self, values: Tensor) -> Tensor:
+        """[N * L] -> [N, A, L]."""
+        return values.view(self.num_sequences, 1, self.length).expand(-1, self.num_heads, -1)
 
 
 @dataclass(frozen=True)

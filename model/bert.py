@@ -15,9 +15,10 @@ from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_atten
 from .batch import PackedBatch
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, Layers
-from .heads import EncoderOutput, LogitsOutput, MaskedLanguageHead, Pooler, PreTrainingOutput
+from .heads import MaskedLanguageHead, Pooler
 from .huggingface import PretrainedModel
 from .initialisation import initialise, look_at_neighbours
+from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
 
 
 class BertModel(PretrainedModel):

@@ -1,7 +1,4 @@
-"""What sits on top of the encoder: pooler, MLM head, classification heads; and what the model classes return."""
-
-from dataclasses import dataclass, fields
-from typing import Any
+"""What sits on top of the encoder: pooler, the MLM head, the classification heads."""
 
 import torch
 import torch.nn.functional as F
@@ -83,77 +80,3 @@ def classification_head(config: BertConfig, num_labels: int) -> ClassificationHe
 def _classifier_dropout(config: BertConfig) -> Dropout:
     dropout = config.classifier_dropout
     return Dropout(config.hidden_dropout_prob if dropout is None else dropout)
-
-
-@dataclass
-class Output:
-    """Results by name, by key, or by place among those that are not None, as in transformers."""
-
-    def to_tuple(self) -> tuple[Any, ...]:
-        """The values that are not None, in order."""
-        return tuple(value for _, value in self._present())
-
-    def keys(self) -> list[str]:
-        """The names of the values that are not None, in order."""
-        return [name for name, _ in self._present()]
-
-    def __getitem__(self, key: int | slice | str) -> Any:
-        return dict(self._present())[key] if isinstance(key, str) else self.to_tuple()[key]
-
-    def __len__(self) -> int:
-        return len(self._present())
-
-    def _present(self) -> list[tuple[str, Any]]:
-        pairs = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [(name, value) for name, value in pairs if value is not None]
-
-
-@dataclass
-class EncoderOutput(Output):
-    """Of BertModel. From a PackedBatch: [T, H], [N, H], and hidden_states of [T, H]."""
-
-    last_hidden_state: Tensor
-    """[N, L, H]."""
-    pooler_output: Tensor | None = None
-    """[N, H]."""
-    hidden_states: tuple[Tensor, ...] | None = None
-    """The embeddings and every layer's output, [N, L, H] each."""
-    attentions: tuple[Tensor, ...] | None = None
-    """Every layer's weights, [N, A, L, L]."""
-
-
-@dataclass
-class PreTrainingOutput(Output):
-    """Of BertForPreTraining on padded tensors."""
-
-    loss: Tensor | None
-    """MLM + NSP, each a mean, when both kinds of labels were given."""
-    prediction_logits: Tensor
-    """[N, L, V]."""
-    seq_relationship_logits: Tensor
-    """[N, 2]."""
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-
-
-@dataclass
-class LogitsOutput(Output):
-    """Of the classes with one head."""
-
-    loss: Tensor | None
-    logits: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-
-
-@dataclass
-class QuestionAnsweringOutput(Output):
-    """Of BertForQuestionAnswering; padding scores the lowest number there is: never an answer."""
-
-    loss: Tensor | None
-    start_logits: Tensor
-    """[N, L]."""
-    end_logits: Tensor
-    """[N, L]."""
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from .batch import PackedBatch
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
-from .heads import LogitsOutput, QuestionAnsweringOutput, classification_head
+from .heads import classification_head
+from .outputs import LogitsOutput, QuestionAnsweringOutput
 
 
 class BertForNextSentencePrediction(BertWithHead):

@@ -11,7 +11,6 @@ from data_prep.console.options import POSITIONAL
 from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
-from .engine.folder import require_made
 from .engine.settings import PretrainError
 
 MASK = "[MASK]"
@@ -110,7 +109,9 @@ def read_texts(settings: FillMaskSettings) -> Iterable[str]:
 
 
 def run(settings: FillMaskSettings) -> None:
-    """`python -m pretrain.fill_mask`."""
+    """`python -m pretrain.fill_mask`. What is heavy is imported only now, so that --help answers at once."""
+    from .engine.folder import require_made
+
     require_made(settings.model, FillMaskSettings.model, "pretrain.run")
     fill = MaskFiller(settings.model)
     waiting: list[str] = []

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from data_prep.vocabulary.word_counts import cross_entropy, log_unigram, most_frequent_accuracy
+from data_prep.vocabulary.word_counts import log_unigram
 from model import BertForPreTraining
 
 from .batches import PretrainingBatch
@@ -79,12 +79,15 @@ class MaskedWords(Part):
         """What word frequencies alone and the most frequent word reach."""
         targets = batch.masked_targets.numpy()
         sums = {
-            "unigram_loss": cross_entropy(self.unigram_counts, targets) * len(targets),
+            "unigram_loss": unigram_cross_entropy(self.unigram_counts, targets) * len(targets),
             "most_frequent_correct": most_frequent_accuracy(self.unigram_counts, targets) * len(targets),
         }
         if batch.fresh is not None:
             fresh = targets[batch.fresh.numpy() > 0]
-            sums |= {"fresh": len(fresh), "fresh_unigram_loss": cross_entropy(self.unigram_counts, fresh) * len(fresh)}
+            sums |= {
+                "fresh": len(fresh),
+                "fresh_unigram_loss": unigram_cross_entropy(self.unigram_counts, fresh) * len(fresh),
+            }
         return sums
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -199,3 +202,13 @@ class _CrossEntropySum(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         # In place: the scores of a step are among its largest tensors. A second backward pass is an error.
         return gradient.mul_(grad / ctx.scale), None
+
+
+def unigram_cross_entropy(counts: np.ndarray, targets: np.ndarray) -> float:
+    """Mean negative log probability (nats a token) of targets [M] under the unigram model of `counts` [V]."""
+    return float(-log_unigram(counts)[targets].mean()) if len(targets) else 0.0
+
+
+def most_frequent_accuracy(counts: np.ndarray, targets: np.ndarray) -> float:
+    """Share of targets [M] that are the most frequent entry: what always saying the same word achieves."""
+    return float((targets == counts.argmax()).mean()) if len(targets) else 0.0

@@ -25,3 +25,9 @@ def test_a_benchmark_knows_the_options_that_are_printed(script, capsys, monkeypa
     assert uses
     for option in re.findall(r"--[a-z-]+", " ".join(uses)):
         assert option in shown.split("options:")[1]
+
+
+def test_a_measured_row_is_known_by_sources_that_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    learning = importlib.import_module("learning")
+    assert learning.our_code() and learning.peer_code()

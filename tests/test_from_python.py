@@ -237,6 +237,9 @@ def test_the_packages_are_imported_without_what_is_heavy_and_offer_their_names()
 import sys
 import data_prep, finetune, pretrain
 assert not {"torch", "numpy", "yaml", "pyarrow"} & sys.modules.keys()
+# The commands, whose --help is to answer at once.
+import data_prep.run, finetune.predict, finetune.run, pretrain.fill_mask, pretrain.run
+assert not {"torch", "datasets"} & sys.modules.keys()
 for package in (data_prep, pretrain, finetune):
     assert dir(package) == package.__all__ == sorted(package.__all__), package
     assert all(getattr(package, name) for name in package.__all__)

@@ -1,4 +1,4 @@
-"""Settings dataclass <-> command line, YAML file, printed settings: every stage's front door."""
+"""Settings dataclass <-> command line, YAML file, printed settings, --help: every stage's front door."""
 
 import ast
 import dataclasses
@@ -227,7 +227,7 @@ def _read_yaml(name: Path) -> dict[str, Any]:
 
 
 _WIDEST, _OPTION_WIDTH = 120, 28
-_VALUES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+_PLACEHOLDERS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 
 def help_page(settings_class: type, prog: str, description: str, examples: str) -> str:
@@ -238,17 +238,17 @@ def help_page(settings_class: type, prog: str, description: str, examples: str) 
     usage = ["usage:", prog, "[OPTIONS]", *(f"[{_invocation(o)} ...]" for o in options if o.is_positional)]
     parts = [" ".join(usage), textwrap.fill(f"{description} Defaults stand in brackets.", width)]
     for title in dict.fromkeys(option.title for option in options):
-        entries = [_entry(option, column, width) for option in options if option.title == title]
+        entries = [_help_entry(option, column, width) for option in options if option.title == title]
         parts.append("\n".join([f"{title}:", *entries]))
     if examples:
         parts.append("examples:\n" + textwrap.indent(textwrap.dedent(examples).rstrip(), "  "))
     return "\n\n".join(parts) + "\n"
 
 
-def _entry(option: Option, column: int, width: int) -> str:
+def _help_entry(option: Option, column: int, width: int) -> str:
     """An option, and what it means in a column of its own: on the same line if there is room for both."""
     begin, indent = f" {_invocation(option)}", " " * column
-    text = textwrap.fill(_text(option), width, initial_indent=indent, subsequent_indent=indent)
+    text = textwrap.fill(_meaning(option), width, initial_indent=indent, subsequent_indent=indent)
     return begin + text[len(begin) :] if len(begin) + 2 <= column else f"{begin}\n{text}"
 
 
@@ -257,20 +257,20 @@ def _invocation(option: Option) -> str:
         return option.field.name.upper()
     if option.kind is bool:
         return f"--[no-]{option.name}" if option.field.default else f"--{option.name}"
-    return f"--{option.name} {_value(option.kind)}"
+    return f"--{option.name} {_placeholder(option.kind)}"
 
 
-def _value(kind: Any) -> str:
+def _placeholder(kind: Any) -> str:
     """What stands behind an option: a number, a text, a path, several of them; nothing for words to choose from."""
     for member in members(kind):
         if get_origin(member) in (tuple, list):
-            return f"{_value(get_args(member)[0])} ..."
-        if member in _VALUES:
-            return _VALUES[member]
+            return f"{_placeholder(get_args(member)[0])} ..."
+        if member in _PLACEHOLDERS:
+            return _PLACEHOLDERS[member]
     return "WORD"
 
 
-def _text(option: Option) -> str:
+def _meaning(option: Option) -> str:
     """The docstring of the field; with the words to choose from, unless it has them, and the default."""
     text, default = _docstrings(option.owner).get(option.field.name, ""), option.field.default
     literals = [member for member in members(option.kind) if get_origin(member) is Literal]

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from ..prepared import PreparedCorpus, Shard
 from . import Bools, Ints, Keys
-from .pairs import VERSION, Pairs, example_keys, pairs
+from .pairs import VERSION as PAIRS_VERSION
+from .pairs import Pairs, example_keys, pairs
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class ShardExamples:
         identity = prepared.manifest["identity"]
         its_seed = identity.get("seed") if part == "train" else HELD_OUT_SEED
         made_with = (prepared.manifest.get("pairs"), identity["sequence_length"], its_seed, True)
-        is_stored = made_with == (VERSION, sequence_length, seed, next_sentence)
+        is_stored = made_with == (PAIRS_VERSION, sequence_length, seed, next_sentence)
         shards = prepared.train if part == "train" else prepared.validation
         stored = prepared.pairs(part) if is_stored else ()
         return cls(shards, prepared.tokenizer.starts_word, sequence_length, seed, next_sentence, stored)

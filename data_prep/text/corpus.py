@@ -1,4 +1,4 @@
-"""Documents out of files, folders, globs and Hub data sets, of which a copy on this machine is read."""
+"""Documents out of files, folders, globs and Hub data sets, which are read once, into a file that later passes read."""
 
 import gzip
 import hashlib
@@ -12,12 +12,14 @@ from typing import Any
 from ..durable import replaced
 from ..errors import PrepError
 from . import builtin
-from .cells import BadRows, group_of, kind_of, lines_of, words_apart
+from .bad_rows import BadRows
+from .cells import group_of, kind_of, lines_of, words_apart
 from .encodings import AUTO
 from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
 from .rules import CorpusRules, RuleFinder
-from .sentences import check_language, unwrapped
+from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve, split_name
+from .wrapping import unwrapped
 
 LONGEST_DOCUMENT = 4_000_000
 """Characters. Longer text without an end is cut into documents of about this length, so that memory stays bounded."""
@@ -114,7 +116,7 @@ class Corpus:
         said = []
         for index, source in enumerate(self._sources):
             if not source.is_on_disk and source.format == "hub":
-                copy = fetched(source, self.rules[index].text_column, self._finder.group_column, folder)
+                copy = hub_copy(source, self.rules[index].text_column, self._finder.group_column, folder)
                 self._sources[index] = copy
                 said.append(f"hub:{source.name} is on this machine now: {copy.size / 1e6:,.1f} MB, compressed.")
         return said
@@ -267,7 +269,7 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     return [line for line in lines if line]
 
 
-def fetched(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
+def hub_copy(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
     """The data set as a .jsonl.gz file in `folder` with one or two of its columns, a line for each row.
 
     A file that is there already was finished, and is used; a broken fetch leaves none.
@@ -276,31 +278,31 @@ def fetched(source: Source, text_column: str, group_column: str | None, folder: 
         PrepError: the data set cannot be opened, or broke off.
     """
     columns = [name for name in (text_column, group_column) if name]
-    known_by = json.dumps([source.path, *columns, _state(Path(split_name(source.path)[0]))])
+    known_by = json.dumps([source.path, *columns, _last_written(Path(split_name(source.path)[0]))])
     name = hashlib.blake2b(known_by.encode(), digest_size=16).hexdigest()
     path = folder / f"{name}.jsonl.gz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _fetch(source, columns, path)
+        _write_hub_copy(source, columns, path)
     found = path.stat()
     return replace(source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns)
 
 
-def _state(folder: Path) -> list:
+def _last_written(folder: Path) -> list:
     """What changes where a data set in a folder on this machine is written again; nothing for one of the Hub."""
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _fetch(source: Source, columns: Sequence[str], path: Path) -> None:
+def _write_hub_copy(source: Source, columns: Sequence[str], path: Path) -> None:
     with replaced(path) as unfinished, open(unfinished, "wb") as raw:
         with gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
             for _, row in rows(source, "utf-8", Meter()):
-                values = {name: _plain(row[name], name == columns[0]) for name in columns if name in row}
+                values = {name: _json_value(row[name], name == columns[0]) for name in columns if name in row}
                 file.write(json.dumps(values, default=str).encode() + b"\n")
 
 
-def _plain(value: Any, is_text: bool) -> Any:
+def _json_value(value: Any, is_text: bool) -> Any:
     """What JSON can hold of a value: a date may stand for a group, but is no text."""
     if value is None or isinstance(value, str | int | float | list | dict):
         return value

@@ -13,8 +13,9 @@ from typing import Any
 from ..errors import PrepError
 from .cells import column_names, kind_of, lines_of
 from .readers import Meter, Rows, refuse, rows, text_blocks
-from .sentences import LineBreaks, split
+from .sentences import split
 from .sources import Source, listing
+from .wrapping import LineBreaks
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""

@@ -85,8 +85,9 @@ def _unused(start: int, end: int) -> list[str]:
     return [f"[unused_{number}]" for number in range(start, end)]
 
 
-def shared_entries(tokenizer: WordPieceTokenizer, documents: Callable[[], Iterable[Document]], least: int) -> list[str]:
-    """The special tokens and the entries that occur in at least `least` documents, in their order.
+def shared_entries(tokenizer: WordPieceTokenizer, documents: Documents, least: int) -> list[str]:
+    """The special tokens and the entries that occur in at least `least` documents, in their order: what one person
+    alone wrote is no word of the model.
 
     Documents of one group (a patient, a case) count as one. A letter, or the form of it that continues a word, occurs
     where the letter stands in the text; a longer entry where the text has it, cut into pieces. What is left spells

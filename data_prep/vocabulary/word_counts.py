@@ -1,8 +1,5 @@
-"""How often each word of a text occurs, as a vocabulary spells it, and the unigram model of such counts.
-
-The memory does not grow with the text. The unigram model is the baseline beside every MLM loss, and where the output
-bias of the MLM head starts.
-"""
+"""The words that teach a vocabulary, counted in memory that does not grow with the text; and the unigram model of the
+counted entries of a vocabulary."""
 
 import string
 from collections import Counter
@@ -139,13 +136,3 @@ def log_unigram(counts: np.ndarray) -> np.ndarray:
         float64 [V]; its exponentials sum to 1.
     """
     return np.log(counts + 1.0) - np.log(counts.sum() + len(counts))
-
-
-def cross_entropy(counts: np.ndarray, targets: np.ndarray) -> float:
-    """Mean negative log probability (nats a token) of targets [M] under the unigram model of `counts` [V]."""
-    return float(-log_unigram(counts)[targets].mean()) if len(targets) else 0.0
-
-
-def most_frequent_accuracy(counts: np.ndarray, targets: np.ndarray) -> float:
-    """Share of targets [M] that are the most frequent entry: what always saying the same word achieves."""
-    return float((targets == counts.argmax()).mean()) if len(targets) else 0.0

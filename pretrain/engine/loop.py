@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from data_prep.errors import Interrupted
-from data_prep.start import give_back
+from data_prep.memory import give_back
 
 from .anomaly import watched
 from .batches import Batches, Position
@@ -122,8 +122,8 @@ class Run:
         return begins and self.counters.before_decay is None
 
     def checkpoint_is_due(self) -> bool:
-        step, seconds = self._last_save
-        since = {"steps": self.counters.step - step, "seconds": self._agreed_seconds - seconds}
+        saved_at, seconds = self._last_save
+        since = {"steps": self.counters.step - saved_at, "seconds": self._agreed_seconds - seconds}
         return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount or self._decay_begins()
 
     def save(self, position: Position) -> None:
@@ -140,14 +140,10 @@ class Run:
         c.seconds = self.seconds()
         c.loss_scale, c.steps_since_overflow = self.learner.loss_scale.state()
         facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
-        needs = [step for step in (c.best_step, c.before_decay) if step is not None]
+        needs = [number for number in (c.best_step, c.before_decay) if number is not None]
         state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}
         self.checkpoints.save(c.step, self.learner.model, self.learner.optimizer, state)
         c.saving_seconds += time.monotonic() - began
-
-
-# This many steps in a row without a finite loss and gradient end a run.
-MOST_SKIPPED_IN_A_ROW = 10
 
 
 def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
@@ -259,6 +255,10 @@ def record_evaluation(run: Run, results: dict[str, float]) -> None:
     if counters.best is None or judgement < counters.best:
         counters.best, counters.best_step, counters.evaluations_since_best = judgement, counters.step, 0
     run.progress.evaluation(counters, results)
+
+
+# This many steps in a row without a finite loss and gradient end a run.
+MOST_SKIPPED_IN_A_ROW = 10
 
 
 def stop_if_sick(run: Run, outcome: Outcome) -> None:

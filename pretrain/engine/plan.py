@@ -60,15 +60,6 @@ class Needs:
         self.warning = memory_warning(self.memory, free_memory(settings.device), int(settings.micro_batch_tokens))
 
 
-# On a CPU the memory of a run grows for hundreds of steps, as freed blocks of other sizes cannot be used again: by 0.13
-# to 0.36 of what the steps here need (measured); and each new shape of a product leaves a kernel behind, of which so
-# many are kept.
-_GROWTH_ON_CPU = 0.25
-
-
-_KERNELS, _STEPS_UNTIL_ALL = 0.35e9, 500
-
-
 def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str | None:
     """A sentence with the remedy where a run needs more memory (bytes) than there is."""
     if needed <= free:
@@ -77,6 +68,13 @@ def memory_warning(needed: float, free: float, micro_batch_tokens: int) -> str |
         f"Warning: the run needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: lower "
         f"--micro-batch-tokens (now {micro_batch_tokens:,}), or take a smaller --preset."
     )
+
+
+# On a CPU the memory of a run grows for hundreds of steps, as freed blocks of other sizes cannot be used again: by 0.13
+# to 0.36 of what the steps here need (measured); and each new shape of a product leaves a kernel behind, of which so
+# many are kept.
+_GROWTH_ON_CPU = 0.25
+_KERNELS, _STEPS_UNTIL_ALL = 0.35e9, 500
 
 
 def needed_memory(device: str, steps: float) -> float:

@@ -1,4 +1,5 @@
-"""The process that computes: signals as requests, the memory that libraries keep, and what is as it was after a run."""
+"""The process that computes: the memory that libraries keep, what is put back after a run, and signals as requests:
+the step under way is finished and saved before the process ends."""
 
 import ctypes
 import os
@@ -10,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, Self
-
-from data_prep.errors import Interrupted
 
 # Numbers of glibc's malloc.h, and the largest threshold that it takes.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -98,6 +97,9 @@ class Interruption:
             print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
 
     def _stop(self) -> NoReturn:
+        # Only now: `pretrain` imports this file before it is known that no other package hides `data_prep`.
+        from data_prep.errors import Interrupted
+
         raise Interrupted(f"stopped by {self.requested}: what was saved before is there")
 
     @contextmanager

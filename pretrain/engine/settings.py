@@ -1,4 +1,4 @@
-"""What a person may decide about the training of any model: how long, at which learning rates, in which arithmetic."""
+"""What a person may decide about the training of any model; its budget and its schedule, and the error of the stage."""
 
 import math
 import re
@@ -10,6 +10,89 @@ from data_prep.errors import UserError
 
 class PretrainError(UserError):
     """Pretraining cannot start or go on, for a reason a person can mend."""
+
+
+ScheduleKind = Literal["linear", "cosine", "warmup-stable-decay"]
+_RANGES = {
+    "learning_rate": (1e-9, 1),
+    "warmup": (0, 0.9),
+    "dropout": (0, 0.9),
+    "weight_decay": (0, 1),
+    "clip_norm": (1e-6, 1e6),
+}
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
+                          "dropout"),
+        "the machine": ("device", "precision", "micro_batch_tokens", "threads"),
+        "while it runs": ("evaluations", "checkpoint_every", "keep_checkpoints", "log_every", "resume",
+                          "detect_anomaly"),
+    }  # fmt: skip
+
+    budget: str = "auto"
+    """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
+    batch_size: int | Literal["auto"] = "auto"
+    """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
+    micro_batch_tokens: int | Literal["auto"] = "auto"
+    """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
+    optimizer: Literal["auto", "adamw", "muon"] = "auto"
+    """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
+    learning_rate: float | Literal["auto"] = "auto"
+    """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and LayerNorms have none."""
+    clip_norm: float = 1.0
+    """Largest norm of the gradient, over all parameters together."""
+    schedule: ScheduleKind = "linear"
+    """How the rate falls to 0 after the warm-up."""
+    warmup: float = 0.1
+    """Share of the budget over which the learning rate rises."""
+    dropout: float = 0.0
+    """Dropout on embeddings, sublayers and attention weights."""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Of matrix products. auto: bf16 where the hardware has it, else fp16 on CUDA, or fp32."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute. auto: cuda, else cpu."""
+    threads: int | Literal["auto"] = "auto"
+    """Most CPU threads of a process. auto: OMP_NUM_THREADS, else one a core."""
+    evaluations: int = 10
+    """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
+    checkpoint_every: str = "10m"
+    """Time or steps between checkpoints besides."""
+    keep_checkpoints: int = 2
+    """How many of the latest checkpoints stay, besides the best."""
+    log_every: int = 10
+    """Steps between rows of metrics.jsonl."""
+    detect_anomaly: bool = False
+    """Stop at the first number that is not finite, naming the module that computed it; slower."""
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on with the same run where --out holds it; never: refuse a used folder."""
+
+    def __post_init__(self) -> None:
+        if self.budget != "auto":
+            Budget.parse(self.budget)
+        if Budget.parse(self.checkpoint_every, "--checkpoint-every").unit not in ("seconds", "steps"):
+            raise PretrainError(
+                f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
+            )
+        for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
+            value = getattr(self, name)
+            if value != "auto" and value < 1:
+                raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) and not low <= value <= high:
+                raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
+
+    @property
+    def peak(self) -> float:
+        """The learning rate of resolved settings."""
+        return float(self.learning_rate)
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -57,7 +140,6 @@ class Budget:
         return min(self.amount, {"seconds": seconds, "steps": steps, "epochs": epochs, "tokens": tokens}[self.unit])
 
 
-Kind = Literal["linear", "cosine", "warmup-stable-decay"]
 # Of the peak, in the first step.
 _FIRST_SHARE = 0.01
 
@@ -73,7 +155,7 @@ class Schedule:
         PretrainError: the kind is unknown.
     """
 
-    kind: Kind
+    kind: ScheduleKind
     """`warmup-stable-decay` falls in the last fifth (Hu et al. 2024, section 4)."""
     warmup: float
     """Over which it rises linearly, from a hundredth: a first step of 0 would be lost."""
@@ -84,8 +166,8 @@ class Schedule:
     """Its share there: it rises linearly from this to that of the larger budget."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise PretrainError(f"the schedule {self.kind!r} is unknown: there are {', '.join(get_args(Kind))}")
+        if self.kind not in get_args(ScheduleKind):
+            raise PretrainError(f"the schedule {self.kind!r} is unknown: there are {', '.join(get_args(ScheduleKind))}")
 
     def __call__(self, used: float) -> float:
         if used < self.warmup:
@@ -126,85 +208,3 @@ class Schedule:
     def decay_start(self) -> float:
         """Where the rate begins to fall from a plateau."""
         return self.warmup + 0.8 * (self.total - self.warmup)
-
-
-_RANGES = {
-    "learning_rate": (1e-9, 1),
-    "warmup": (0, 0.9),
-    "dropout": (0, 0.9),
-    "weight_decay": (0, 1),
-    "clip_norm": (1e-6, 1e6),
-}
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
-
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-                          "dropout"),
-        "the machine": ("device", "precision", "micro_batch_tokens", "threads"),
-        "while it runs": ("evaluations", "checkpoint_every", "keep_checkpoints", "log_every", "resume",
-                          "detect_anomaly"),
-    }  # fmt: skip
-
-    budget: str = "auto"
-    """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
-    batch_size: int | Literal["auto"] = "auto"
-    """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
-    micro_batch_tokens: int | Literal["auto"] = "auto"
-    """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
-    optimizer: Literal["auto", "adamw", "muon"] = "auto"
-    """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
-    learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay of matrices; biases and LayerNorms have none."""
-    clip_norm: float = 1.0
-    """Largest norm of the gradient, over all parameters together."""
-    schedule: Kind = "linear"
-    """How the rate falls to 0 after the warm-up."""
-    warmup: float = 0.1
-    """Share of the budget over which the learning rate rises."""
-    dropout: float = 0.0
-    """Dropout on embeddings, sublayers and attention weights."""
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Of matrix products. auto: bf16 where the hardware has it, else fp16 on CUDA, or fp32."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute. auto: cuda, else cpu."""
-    threads: int | Literal["auto"] = "auto"
-    """Most CPU threads of a process. auto: OMP_NUM_THREADS, else one a core."""
-    evaluations: int = 10
-    """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
-    checkpoint_every: str = "10m"
-    """Time or steps between checkpoints besides."""
-    keep_checkpoints: int = 2
-    """How many of the latest checkpoints stay, besides the best."""
-    log_every: int = 10
-    """Steps between rows of metrics.jsonl."""
-    detect_anomaly: bool = False
-    """Stop at the first number that is not finite, naming the module that computed it; slower."""
-    resume: Literal["auto", "never"] = "auto"
-    """auto: go on with the same run where --out holds it; never: refuse a used folder."""
-
-    def __post_init__(self) -> None:
-        if self.budget != "auto":
-            Budget.parse(self.budget)
-        if Budget.parse(self.checkpoint_every, "--checkpoint-every").unit not in ("seconds", "steps"):
-            raise PretrainError(
-                f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
-            )
-        for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
-            value = getattr(self, name)
-            if value != "auto" and value < 1:
-                raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not isinstance(value, str) and not low <= value <= high:
-                raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
-
-    @property
-    def peak(self) -> float:
-        """The learning rate of resolved settings."""
-        return float(self.learning_rate)

@@ -46,7 +46,7 @@ class LossSums(nn.Module):
 
 
 class Learner:
-    """All that `step.step` needs, and what it changes.
+    """All that `step` needs, and what it changes.
 
     Args:
         settings: resolved ones: device, precision, optimizer and its learning rate, `clip_norm`.
@@ -72,23 +72,6 @@ class Learner:
         self.steps_behind = steps_behind(self.device)
         self.largest_computed = 0
         """Tokens of the largest micro-batch so far."""
-
-
-_WORDS = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "MPS backend out of memory",
-)
-"""In messages of RuntimeError: torch's allocator, the driver, cuBLAS, cuDNN and Metal."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether less work at once could help: the device's memory was too small for what raised this."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 def step(learner: Learner, batches: Batches) -> Outcome:
@@ -255,3 +238,20 @@ def halve_micro_batches(learner: Learner, batches: Batches) -> int:
     say(f"Out of GPU memory: continuing with micro-batches of {batches.maker.micro_batch_tokens:,} tokens, in the "
         "same steps (--micro-batch-tokens).")  # fmt: skip
     return batches.maker.micro_batch_tokens
+
+
+_OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+"""In messages of RuntimeError: torch's allocator, the driver, cuBLAS, cuDNN and Metal."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether less work at once could help: the device's memory was too small for what raised this."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

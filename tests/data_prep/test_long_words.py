@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.text_checks import TextChecks, long_words, runs
+from data_prep.text_checks import TextChecks, long_words, runs_without_space
 from data_prep.vocabulary.training import train_vocabulary
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
@@ -46,7 +46,7 @@ def test_the_checks_count_them_all(limit, text):
 @given(st.text("a \n\té"), st.integers(1, 9))
 def test_runs_are_those_between_spaces(text, least):
     encoded = text.encode()
-    found = [encoded[start:end] for start, end in runs(encoded, least)]
+    found = [encoded[start:end] for start, end in runs_without_space(encoded, least)]
     between = encoded.replace(b"\n", b" ").replace(b"\t", b" ").split(b" ")
     assert found == [word for word in between if len(word) >= least]
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer, build_tokenizer
-from finetune.batches import fitted, head_tail, windows
+from finetune.batches import fitted, head_tail, overlapping
 
 LENGTHS = st.integers(0, 400)
 CAPACITIES = st.integers(4, 70)
@@ -34,7 +34,7 @@ def test_a_single_text_is_cut_at_the_capacity(length, capacity):
 
 @given(LENGTHS, CAPACITIES)
 def test_windows_cover_every_token_and_overlap(length, capacity):
-    spans = windows(length, capacity)
+    spans = overlapping(length, capacity)
     assert set().union(*(range(start, start + size) for start, size in spans)) == set(range(length))
     assert spans[0].start == 0 and spans[-1].start + spans[-1].length == length
     assert all(size == min(length, capacity) for _, size in spans)
@@ -44,7 +44,7 @@ def test_windows_cover_every_token_and_overlap(length, capacity):
 
 @given(LENGTHS, CAPACITIES)
 def test_no_window_is_superfluous(length, capacity):
-    ends = [start + size for start, size in windows(length, capacity)]
+    ends = [start + size for start, size in overlapping(length, capacity)]
     assert ends.count(length) == 1
     stride = capacity - capacity // 4
     assert len(ends) == 1 + max(0, -(-(length - capacity) // stride))

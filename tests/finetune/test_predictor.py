@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from finetune.batches import BatchMaker, encode, windows
+from finetune.batches import BatchMaker, encode, overlapping
 from finetune.predictor import FACTS_FILE, Facts, Predictor, outputs
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
@@ -93,7 +93,7 @@ def test_the_probabilities_of_windows_are_averaged(fine_tuned, expected, small_t
     averages, most = [], 0
     for text in TEXTS:
         ids = small_tokenizer.encode([text])[0]
-        spans = windows(len(ids), LENGTH - 2)
+        spans = overlapping(len(ids), LENGTH - 2)
         rows = [[tokenizer.cls_token_id, *ids[s : s + n], tokenizer.sep_token_id] for s, n in spans]
         with torch.no_grad():
             averages.append(model(input_ids=torch.tensor(rows)).logits.softmax(-1).mean(0).numpy())

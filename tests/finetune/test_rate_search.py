@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from finetune import training
-from finetune.finetuning import candidates
+from finetune.finetuning import candidate_rates
 from finetune.resolve import resolve
 from finetune.run import main
 from finetune.settings import FinetuneSettings
@@ -46,7 +46,7 @@ def searched(given, tmp_path_factory):
 def test_the_best_rate_on_the_validation_texts_is_that_of_all_seeds(searched, encoder):
     found = results_of(searched)
     tried = {rate: scores["loss"] for rate, scores in found["learning_rates_tried"].items()}
-    assert [float(rate) for rate in tried] == candidates(FinetuneSettings(model=str(encoder)))
+    assert [float(rate) for rate in tried] == candidate_rates(FinetuneSettings(model=str(encoder)))
     best = min(tried, key=tried.get)
     assert found["learning_rate"] == float(best) and len(set(tried.values())) == 3
     assert found["validation"]["loss"]["seeds"][0] == tried[best]
@@ -65,7 +65,7 @@ def test_what_was_found_is_what_a_run_at_that_rate_gives(searched, given, tmp_pa
 
 def test_candidates_are_spread_around_the_usual_rate_of_a_model(encoder):
     settings = FinetuneSettings(model=str(encoder))
-    tried, usual = candidates(settings), resolve(settings).learning_rate
+    tried, usual = candidate_rates(settings), resolve(settings).learning_rate
     assert tried == sorted(tried) and len(tried) == 3
     assert tried[0] < usual < tried[2]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.text.corpus import Corpus
-from data_prep.text.sentences import unwrapped
+from data_prep.text.wrapping import unwrapped
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 # Words of a script, most of them short, with what stands between them and behind a sentence.

@@ -14,7 +14,7 @@ import resource
 
 import pretrain
 import torch
-from data_prep.start import give_back
+from data_prep.memory import give_back
 
 sizes = random.Random(1)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrain.engine.settings import Kind, PretrainError, Schedule
+from pretrain.engine.settings import PretrainError, Schedule, ScheduleKind
 
-KINDS = get_args(Kind)
+KINDS = get_args(ScheduleKind)
 
 
 @given(st.sampled_from(KINDS), st.floats(0.01, 0.9), st.floats(0, 0.999))
