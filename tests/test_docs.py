@@ -63,7 +63,7 @@ def test_the_first_commands_of_the_readme_are_run_as_printed():
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
     commands = [part.strip() for line in lines for part in line.split("&&")]
-    ci = [line.split(" --budget ")[0].strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    ci = [line.split(" --budget ")[0] for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     assert "python -m pretrain.run" in commands and "python -m finetune.run" in commands
     for command in commands:
         if not command.startswith(("pip ", "python3 -m venv", ". .venv")):
