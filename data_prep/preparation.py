@@ -462,7 +462,7 @@ class Preparation:
 def tracked(corpus: Corpus, what: str) -> Iterator[Document]:
     """The documents of a corpus, with a bar of the bytes read where there is a terminal."""
     total = corpus.total_bytes or None
-    with Bar(total=total, desc=what, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+    with Bar(total=total, desc=what, unit="B", unit_scale=True, miniters=1, disable=None, leave=False) as bar:
         for document in corpus.documents():
             yield document
             bar.update(corpus.bytes_read - bar.n)

@@ -12,6 +12,8 @@ class Bar(tqdm):
 
     # Before tqdm 4.70 a bar that a signal leaves half made lacks the attribute, and __del__ prints a traceback.
     disable = True
+    # No thread that looks after slow bars: a signal while it starts leaves a traceback when the process ends.
+    monitor_interval = 0
 
 
 def say(sentence: str) -> None:
