@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What a shell without job control starts in the background ignores SIGINT, and so would all that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# The disk is not waited for: no test outlives a power cut. (What a test starts or forks anew does wait.)
+# Do not wait for the disk: no test survives a power cut. Processes that a test starts do wait.
 os.fsync = lambda descriptor: None
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""Documents out of files, folders, globs and Hub data sets, which are read once, into a file that later passes read."""
+"""Documents out of files, folders, globs and Hub data sets; one of the Hub is read once, into a file that is kept."""
 
 import gzip
 import hashlib
