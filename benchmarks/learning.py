@@ -166,7 +166,7 @@ def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> Pretra
     command = {"prog": "python -m pretrain.run", "description": ""}
     if command_line.main(PretrainSettings, found.append, **command, argv=[*words, *arguments]) or not found:
         raise UserError(f"these are no arguments of python -m pretrain.run: {shlex.join(arguments)}")
-    if found[0].examples.sequence_length < terms.sequence_length:
+    if found[0].examples.longest < terms.sequence_length:
         raise UserError(f"all are evaluated at {terms.sequence_length} tokens: {shlex.join(arguments)} is shorter")
     if found[0].budget != terms.budget:
         raise UserError(f"a variant has the same minutes as all runs: leave --budget {found[0].budget} out")

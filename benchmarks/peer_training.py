@@ -73,13 +73,13 @@ class PeerTraining:
     def __init__(self, settings: PretrainSettings, preset: str, learning_rate: float, batch_size: int):
         self.prepared = PreparedCorpus(settings.prepared)
         examples, tokenizer = settings.examples, self.prepared.tokenizer
-        stream = ExampleStream(ShardExamples.of(self.prepared, "train", examples.sequence_length, examples.seed))
+        stream = ExampleStream(ShardExamples.of(self.prepared, "train", examples.longest, examples.seed))
         self._drawn = stream.batches(batch_size, Position())
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
         self._objective = bert_objective(self.prepared.unigram_counts)
         self._precision, self._device = Precision(settings.device, settings.precision), settings.device
         torch.manual_seed(examples.seed)
-        self.model = Peer(preset, tokenizer.vocab_size, examples.sequence_length).to(self._device).train()
+        self.model = Peer(preset, tokenizer.vocab_size, examples.longest).to(self._device).train()
         self._optimizer, self._learning_rate = make_optimizer(self.model, learning_rate), learning_rate
         self.steps = self.tokens = 0
 

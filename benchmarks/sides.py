@@ -80,7 +80,7 @@ class Corpus:
     def config(self, size: str, vocab_size: int | None = None) -> BertConfig:
         """The model "LAYERSxWIDTH" for this corpus; a larger vocabulary has entries that do not occur."""
         layers, hidden = map(int, size.split("x"))
-        length, dropout = self.settings.examples.sequence_length, self.settings.dropout
+        length, dropout = self.settings.examples.longest, self.settings.dropout
         return BertConfig.from_preset(
             "base", max(vocab_size or 0, self.prepared.tokenizer.vocab_size), num_hidden_layers=layers,
             hidden_size=hidden, max_position_embeddings=length, hidden_dropout_prob=dropout,

@@ -75,7 +75,7 @@ def assemble(
         shards = assemble_shards(blocks.blocks(part), totals[part])
         write_shards(out / part, shards, id_dtype(tokenizer.vocab_size))
     give_back()
-    train, validation = (PartNumbers(tokenizer.vocab_size, examples.sequence_length) for _ in PARTS)
+    train, validation = (PartNumbers(tokenizer.vocab_size, examples.longest) for _ in PARTS)
     shown = _write_pairs(out, "train", examples, examples.seed, tokenizer, train, num_shown)
     _write_pairs(out, "validation", examples, HELD_OUT_SEED, tokenizer, validation, 0)
     copied = np.concatenate(copied_tokens(stream_shards(out / "train"), read_shards(out / "validation")))
@@ -150,7 +150,7 @@ def _write_pairs(
 
     def tables() -> Iterator[dict[str, np.ndarray]]:
         for shard in stream_shards(out / part):
-            found = pairs(shard, examples.sequence_length, seed, 0, tokenizer.starts_word)
+            found = pairs(shard, examples.longest, seed, 0, tokenizer.starts_word)
             numbers.add(shard, found)
             if shard.index == 0:
                 shown.extend(decoded_examples(shard, found, tokenizer, examples.masking, seed, num_shown))

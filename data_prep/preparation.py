@@ -310,7 +310,7 @@ class Preparation:
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
         count = record_documents(self._documents("reading"), path, self.checks, signatures)
         signed = read_signatures(signatures) if signatures else None
-        documents = split_documents(read_records(path), self.examples.sequence_length, num_validation, rules, signed)
+        documents = split_documents(read_records(path), self.examples.longest, num_validation, rules, signed)
         if count > num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
                 f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, or nearly, "
@@ -359,7 +359,7 @@ class Preparation:
             return self.given_tokenizer
         made_of = {name: value for name, value in self.identity.items() if name != "static_masks"}
         train = partial(self._make_tokenizer, documents)
-        return self.work.tokenizer(train, self.examples.sequence_length, made_of)
+        return self.work.tokenizer(train, self.examples.longest, made_of)
 
     def _make_tokenizer(self, documents: Split) -> WordPieceTokenizer:
         def taught_by() -> Iterator[Document]:
@@ -428,7 +428,7 @@ class Preparation:
             facts["warnings"] += warnings_of_size(facts, is_vocabulary_given)
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
-        tokenizer.save(self.out / "tokenizer", self.examples.sequence_length)
+        tokenizer.save(self.out / "tokenizer", self.examples.longest)
         write_json(self.out / "prep_report.json", facts)
         write_text(self.out / "prep_report.md", markdown(facts))
         for warning in facts["warnings"]:
@@ -436,7 +436,7 @@ class Preparation:
         train = facts["train"]
         self.note(
             f"Prepared {train['tokens']:,} tokens in {train['documents']:,} documents, {facts['pairs']['examples']:,} "
-            f"examples of up to {self.examples.sequence_length} tokens ({facts['pairs']['fill']:.0%} full)"
+            f"examples of up to {self.examples.longest} tokens ({facts['pairs']['fill']:.0%} full)"
             + ("." if self.sample_bytes else f"; see {self.out / 'prep_report.md'}.")
         )
         write_text(self.out / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n" + "\n".join(self.log) + "\n")

@@ -1,7 +1,8 @@
 """What a person may decide about the preparation of a corpus."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import ClassVar, Literal, Self
 
 from .errors import PrepError
 
@@ -37,9 +38,9 @@ class PrepSettings:
     group_column: str | None = None
     """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
     group_by: Literal["auto", "file", "document"] = "auto"
-    """Without it: file keeps all of a file on one side. auto: so if enough whole files can be held out."""
+    """Without it: file keeps a file on one side; auto: where enough are left."""
     near_duplicates: Literal["group", "drop", "keep"] = "group"
-    """Documents that share half of their text. group: on one side of the split. drop: the first stays."""
+    """Documents that share half of their text: on one side, or dropped."""
     skip_bad_rows: bool = False
     """Leave out and list rows that cannot be read or hold no text, however many they are."""
     tokenizer: str | None = None
@@ -92,8 +93,8 @@ class ExampleSettings:
 
     groups: ClassVar = {"pairs and masks": ("sequence_length", "masking", "seed")}
 
-    sequence_length: int = 128
-    """Most tokens of an example, special tokens included."""
+    sequence_length: int | tuple[int, ...] = 128
+    """Most tokens of an example, special tokens included. Training takes several, one after the other: 128,512."""
     masking: Literal["token", "whole-word"] = "token"
     """What is masked together in training: single word pieces, or all pieces of a word. In held-out text it is always
     single pieces."""
@@ -101,15 +102,33 @@ class ExampleSettings:
     """Seed of every random decision."""
 
     def __post_init__(self):
-        if self.sequence_length < 8:
-            raise PrepError(f"--sequence-length {self.sequence_length} is too short for a pair: use 8 or more")
-        if self.sequence_length > LONGEST_SEQUENCE:
-            raise PrepError(
-                f"--sequence-length {self.sequence_length} is more than {LONGEST_SEQUENCE}: BERT reads up to 512, in "
-                "time that grows with the square of the length"
-            )
+        for length in self.lengths:
+            if length < 8:
+                raise PrepError(f"--sequence-length {length} is too short for a pair: use 8 or more")
+            if length > LONGEST_SEQUENCE:
+                raise PrepError(
+                    f"--sequence-length {length} is more than {LONGEST_SEQUENCE}: BERT reads up to 512, in time that "
+                    "grows with the square of the length"
+                )
+        if any(first >= second for first, second in pairwise(self.lengths)):
+            given = ",".join(map(str, self.lengths))
+            raise PrepError(f"--sequence-length {given} does not rise: give the shorter lengths first, as 128,512")
         if not 0 <= self.seed < 1 << 63:
             raise PrepError(f"--seed {self.seed} is not between 0 and 2^63: use a small positive number")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The sequence lengths, in the order of training."""
+        return (self.sequence_length,) if isinstance(self.sequence_length, int) else self.sequence_length
+
+    @property
+    def longest(self) -> int:
+        """The sequence length that training ends with."""
+        return self.lengths[-1]
+
+    def of_length(self, length: int) -> Self:
+        """The same with examples of one length."""
+        return replace(self, sequence_length=length)
 
 
 @dataclass(frozen=True)
@@ -130,3 +149,8 @@ class PrepCommand:
             raise PrepError("--extend-vocab has nothing to extend: give the --tokenizer of an existing BERT")
         if self.static_masks < 0:
             raise PrepError(f"--static-masks {self.static_masks} is negative: give the number of copies, or 0 for none")
+        if len(self.examples.lengths) > 1:
+            raise PrepError(
+                "--sequence-length takes one length here, and what is prepared serves all: give "
+                f"{self.examples.longest}"
+            )

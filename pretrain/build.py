@@ -51,7 +51,7 @@ def open_checkpoint(
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
     model = open_for_pretraining(checkpoint, **_dropout(settings))
-    check_model(model, checkpoint, prepared, settings.examples.sequence_length)
+    check_model(model, checkpoint, prepared, settings.examples.longest)
     return model, state
 
 
@@ -87,7 +87,7 @@ def make_model(
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
     """
     torch.manual_seed(settings.examples.seed)
-    length = settings.examples.sequence_length
+    length = settings.examples.longest
     if settings.init_from:
         tokenizer = WordPieceTokenizer.load(settings.init_from)
         check_tokenizer(tokenizer, settings.init_from, prepared)
@@ -161,7 +161,7 @@ def make_data(
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
-    length, has_pairs = examples.sequence_length, objective.needs_pairs
+    length, has_pairs = examples.longest, objective.needs_pairs
     stream = ExampleStream(ShardExamples.of(prepared, "train", length, examples.seed, has_pairs))
     # Runs are compared on the same masks, whatever they are trained on.
     held_out = objective.batch_maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertConfig, parameter_count
 
 from .batches import ExampleStream
-from .build import make_data, make_model, make_objective
+from .build import make_model, make_objective
 from .engine.batches import Batches, Position
 from .engine.distributed import World
 from .engine.plan import Needs, nearest, seconds_a_step
@@ -24,7 +24,7 @@ from .engine.progress import clock
 from .engine.settings import Budget
 from .engine.step import Learner, step
 from .gpu_memory import GpuMemory
-from .pretraining import base_config, with_batch_size
+from .pretraining import Phase, base_config, make_phases, with_batch_size
 from .report import busy, too_large, too_short
 from .resolve import resolve
 from .settings import PretrainSettings
@@ -42,29 +42,34 @@ def dry_run(settings: PretrainSettings) -> None:
     with temporary_folder() as folder:
         prepared, share = _sample(settings, folder)
         objective = make_objective(settings, prepared)
-        stream, maker, evaluation = make_data(settings, prepared, objective, World())
+        phases = make_phases(settings, prepared, objective, World())
         model = make_model(settings, prepared, objective).to(settings.device)
-        settings = with_batch_size(settings, evaluation, model)
+        settings = with_batch_size(settings, phases, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
-        batches = Batches(Rehearsal(stream), maker, settings.batch_size, Position(), World())
-        seconds = seconds_a_step(learner, batches, STEPS)
-        corpus_tokens = round(stream.num_tokens / (share or 1.0))
-        tokens_a_step = learner.counters.tokens / STEPS
-        content_a_step = batches.position.content_tokens / STEPS
-        batches.draw()
-        step(learner, batches)
+        corpus_tokens = round(phases[0].stream.num_tokens / (share or 1.0))
+        speeds = [
+            _measured(learner, phase, part.batch_size, corpus_tokens)
+            for phase, (_, part) in zip(phases, settings.phases, strict=True)
+        ]
+        evaluation = phases[-1].evaluation
         found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
         if not settings.prepared:
             show_examples(prepared)
         on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
     corpus = CorpusSize(corpus_tokens, share is None, on_disk)
-    _print_plan(
-        settings,
-        learner,
-        objective.summary(found),
-        Speed(seconds, tokens_a_step, corpus_tokens / content_a_step),
-        corpus,
-    )
+    _print_plan(settings, learner, objective.summary(found), speeds, corpus)
+
+
+def _measured(learner: Learner, phase: Phase, batch_size: int, corpus_tokens: int) -> "Speed":
+    """What steps on the examples of a phase take; one of long examples follows, which needs as much memory as any."""
+    batches = Batches(Rehearsal(phase.stream), phase.maker, batch_size, Position(), World())
+    before = learner.counters.tokens
+    seconds = seconds_a_step(learner, batches, STEPS)
+    tokens = (learner.counters.tokens - before) / STEPS
+    content = batches.position.content_tokens / STEPS
+    batches.draw()
+    step(learner, batches)
+    return Speed(phase.length, batch_size, seconds, tokens, corpus_tokens / content)
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,21 @@ class CorpusSize:
 
 @dataclass(frozen=True)
 class Speed:
-    """What a step takes, and does."""
+    """What a step on examples of one length takes, and does."""
 
+    length: int
+    batch_size: int
     seconds: float
     tokens: float
     steps_an_epoch: float
+
+    def steps_in(self, budget: Budget, share: float) -> float:
+        """How many of them a share of a budget comprises."""
+        one = {"seconds": self.seconds, "steps": 1.0, "epochs": 1 / self.steps_an_epoch, "tokens": self.tokens}
+        return share * budget.amount / one[budget.unit]
+
+    def __str__(self) -> str:
+        return f"{self.tokens / self.seconds:,.0f} tokens/s, {self.seconds:.2f} s a step"
 
 
 class Rehearsal:
@@ -117,29 +132,34 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     if settings.prepared:
         return PreparedCorpus(settings.prepared, verify=False), 1.0
     prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
-    return prepare_sample(prep, settings.examples, folder / "prepared", SAMPLE_BYTES)
+    examples = settings.examples.of_length(settings.examples.longest)
+    return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES)
 
 
-def _print_plan(settings: PretrainSettings, learner: Learner, described: str, speed: Speed, corpus: CorpusSize) -> None:
+def _print_plan(
+    settings: PretrainSettings, learner: Learner, described: str, speeds: list[Speed], corpus: CorpusSize
+) -> None:
     budget, parameters = Budget.parse(settings.budget), parameter_count(learner.model.config)
-    steps = {
-        "seconds": budget.amount / speed.seconds,
-        "steps": budget.amount,
-        "epochs": budget.amount * speed.steps_an_epoch,
-        "tokens": budget.amount / speed.tokens,
-    }[budget.unit]
-    seconds = budget.amount if budget.unit == "seconds" else steps * speed.seconds
-    needs, epochs = Needs(settings, learner, steps), steps / speed.steps_an_epoch
+    ends = [0.0, *(until for until, _ in settings.phases)]
+    parts = [speed.steps_in(budget, end - begin) for speed, (begin, end) in zip(speeds, pairwise(ends), strict=True)]
+    steps = sum(parts)
+    seconds, tokens, epochs = (
+        sum(count * one for count, one in zip(parts, ones, strict=True))
+        for ones in ([s.seconds for s in speeds], [s.tokens for s in speeds], [1 / s.steps_an_epoch for s in speeds])
+    )
+    needs, first = Needs(settings, learner, steps), speeds[0]
+    of_lengths = "".join(f"; at {s.length}: {s}" for s in speeds[1:])
+    sizes = ", then ".join(map(str, dict.fromkeys(s.batch_size for s in speeds)))
     # And the model alone.
     disk = corpus.bytes + needs.checkpoints + needs.weights
     say_plan(
         {
             "model": f"{parameters:,} parameters",
-            "corpus": f"{corpus}, {speed.steps_an_epoch:,.0f} steps an epoch",
+            "corpus": f"{corpus}, {first.steps_an_epoch:,.0f} steps an epoch",
             "budget": settings.budget,
-            "steps": f"about {steps:,.0f} of {settings.batch_size} examples ({epochs:.1f} epochs)",
-            "tokens": f"about {steps * speed.tokens:,.0f}",
-            "speed": f"{speed.tokens / speed.seconds:,.0f} tokens/s, {speed.seconds:.2f} s a step",
+            "steps": f"about {steps:,.0f} of {sizes} examples ({epochs:.1f} epochs)",
+            "tokens": f"about {tokens:,.0f}",
+            "speed": f"{first}{of_lengths}",
             "arithmetic": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
@@ -171,4 +191,4 @@ def _nearest(tokens: float, seconds: float) -> str:
 def of_gpus(settings: PretrainSettings, config: BertConfig) -> str:
     """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
     precision = settings.precision if settings.device == "cuda" else "bf16"
-    return GpuMemory(config, settings.optimizer, precision).of_gpus(settings.examples.sequence_length)
+    return GpuMemory(config, settings.optimizer, precision).of_gpus(settings.examples.longest)

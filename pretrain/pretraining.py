@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining, parameter_count
 from model.families import read_config
 
+from .batches import BatchMaker, ExampleStream
 from .build import make_data, make_model, make_objective, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
@@ -93,7 +94,8 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
     def folder() -> str:
         prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
         given = settings.prepared
-        corpus = PreparedCorpus(given) if given else prepare(prep, settings.examples, out / "prepared")
+        examples = settings.examples.of_length(settings.examples.longest)
+        corpus = PreparedCorpus(given) if given else prepare(prep, examples, out / "prepared")
         if corpus.manifest.get("pairs", 1) != PAIRS_VERSION:
             say(
                 f"{corpus.folder} was prepared by another version of this tool. The run trains on its text as usual; "
@@ -104,21 +106,48 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
     return PreparedCorpus(world.from_main(folder), verify=False)
 
 
-def examples_in(budget: Budget, settings: PretrainSettings, evaluation: Evaluation, corpus_tokens: int) -> float:
-    """About how many examples a counted budget comprises; 0 for a time budget."""
-    per_token = len(evaluation.examples) / max(1, int(evaluation.examples.lengths().sum()))
-    rates = {"steps": settings.batch_size, "epochs": corpus_tokens * per_token, "tokens": per_token, "seconds": 0}
-    return budget.amount * rates[budget.unit]
+@dataclass
+class Phase:
+    """A part of a run with examples of one length."""
+
+    length: int
+    """Most tokens of an example."""
+    until: float
+    """Share of the budget at its end."""
+    stream: ExampleStream
+    maker: BatchMaker
+    evaluation: Evaluation
+
+    def examples_in(self, budget: Budget, batch_size: int) -> float:
+        """About how many examples a counted budget comprises; 0 for a time budget."""
+        examples, tokens = self.evaluation.examples, self.stream.num_tokens
+        per_token = len(examples) / max(1, int(examples.lengths().sum()))
+        rates = {"steps": batch_size, "epochs": tokens * per_token, "tokens": per_token, "seconds": 0}
+        return budget.amount * rates[budget.unit]
+
+    def automatic_batch_size(self, settings: PretrainSettings, model: BertForPreTraining) -> int:
+        """Chosen by the mean length of the held-out examples, and for a budget of time by the speed of this machine."""
+        mean, budget = float(self.evaluation.examples.lengths().mean()), Budget.parse(settings.budget)
+        given = () if budget.is_counted else (budget.amount, self.evaluation.training_speed(model))
+        return automatic_batch_size(settings.device, mean, *given)
 
 
-def with_batch_size(settings: PretrainSettings, evaluation: Evaluation, model: BertForPreTraining) -> PretrainSettings:
-    """The settings with the batch size chosen by the mean length of the held-out examples, and for a budget of time by
-    the speed of this machine."""
+def make_phases(
+    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective, world: World
+) -> list[Phase]:
+    """One for each sequence length, in the order of training."""
+    return [
+        Phase(part.examples.longest, until, *make_data(part, prepared, objective, world))
+        for until, part in settings.phases
+    ]
+
+
+def with_batch_size(settings: PretrainSettings, phases: list[Phase], model: BertForPreTraining) -> PretrainSettings:
+    """The settings with numbers for the batch size of each phase, or one number for all."""
     if settings.batch_size != "auto":
         return settings
-    mean, budget = float(evaluation.examples.lengths().mean()), Budget.parse(settings.budget)
-    given = () if budget.is_counted else (budget.amount, evaluation.training_speed(model))
-    return replace(settings, batch_size=automatic_batch_size(settings.device, mean, *given))
+    sizes = tuple(phase.automatic_batch_size(settings, model) for phase in phases)
+    return replace(settings, batch_size=sizes if len(sizes) > 1 else sizes[0])
 
 
 class Pretraining:
@@ -129,7 +158,8 @@ class Pretraining:
         self.out, self.world, self.interruption = out, world, interruption
         self.prepared = open_corpus(settings, out, world)
         self.objective = objective(settings, self.prepared)
-        self.stream, self.maker, self.evaluation = make_data(settings, self.prepared, self.objective, world)
+        self.phases = make_phases(settings, self.prepared, self.objective, world)
+        self.evaluation = self.phases[-1].evaluation
         self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
         self.trouble = Trouble(self.objective, settings.evaluations)
@@ -154,7 +184,7 @@ class Pretraining:
             model, state = make_model(self.settings, self.prepared, self.objective), {}
         self.objective.freeze_unused(model)
         model.to(self.settings.device)
-        self.settings = with_batch_size(self.settings, self.evaluation, model)
+        self.settings = with_batch_size(self.settings, self.phases, model)
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
         learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)
@@ -168,14 +198,37 @@ class Pretraining:
             write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, without=aside))
         run = self.make_run(learner, state, plan)
         self._introduce(run)
-        start = Position(**state.get("position", {}))
-        batches = Batches(self.stream, self.maker, self.settings.batch_size, start, self.world)
-        train(run, batches, partial(self.evaluate, count=plan.during))
+        position = Position(**state["position"]) if state else None
+        for number in range(len(self.phases)):
+            position = self._train_phase(run, number, position, plan)
         results = self.evaluate(model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
         if self.world.is_main:
             self._finish(run, results)
+
+    def _train_phase(self, run: Run, number: int, position: Position | None, plan: EvaluationPlan) -> Position | None:
+        """Train with the examples of one length, unless the run is past them.
+
+        Args:
+            position: in the data, in examples of the length that `run.describe` names; None at the start.
+
+        Returns:
+            The position after the phase.
+        """
+        phase, settings = self.phases[number], self.settings.phases[number][1]
+        run.until, self.evaluation = phase.until, phase.evaluation
+        if position and run.describe["sequence_length"] != phase.length:
+            if run.is_over():
+                return position
+            position = position.next_buffer()
+            # Losses of other examples do not compare.
+            run.counters.best = None
+            say(f"From here on the examples have up to {phase.length} tokens, {settings.batch_size} of them a step.")
+        run.describe["sequence_length"] = phase.length
+        batches = Batches(phase.stream, phase.maker, settings.batch_size, position or Position(), self.world)
+        train(run, batches, partial(self.evaluate, count=plan.during))
+        return batches.position
 
     def _checkpoint(self) -> str | None:
         """The checkpoint to go on from: the newest, or of a schedule that is extended the last one before its decay."""
@@ -199,7 +252,8 @@ class Pretraining:
         if "evaluation" in state:
             return EvaluationPlan(**state["evaluation"])
         budget = Budget.parse(self.settings.budget)
-        examples = examples_in(budget, self.settings, self.evaluation, self.stream.num_tokens)
+        phase, settings = self.phases[-1], self.settings.phases[-1][1]
+        examples = phase.examples_in(budget, settings.batch_size)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
     def evaluate(self, model, count: int) -> dict[str, float]:
@@ -222,6 +276,8 @@ class Pretraining:
                 "pairs": PAIRS_VERSION,
                 "objective": self.objective.name,
                 "evaluation": asdict(plan),
+                # Older checkpoints do not name it: their runs have one.
+                "sequence_length": state.get("sequence_length", self.phases[0].length),
             },
         )
         if state:
@@ -246,10 +302,11 @@ class Pretraining:
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""
         settings, config = self.settings, run.learner.model.config
+        sizes = dict.fromkeys(part.batch_size for _, part in settings.phases)
         say(
             f"Training {parameter_count(config):,} parameters ({config.shape}, "
             f"vocabulary {config.vocab_size:,}) for {settings.budget}: "
-            f"{settings.batch_size} examples a step, "
+            f"{', then '.join(map(str, sizes))} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
         say(f"{self.machine}.")

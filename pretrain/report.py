@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, groupby
 from pathlib import Path
 
 from data_prep.durable import replaced
@@ -33,6 +33,7 @@ def results_table(rows: Sequence[Row], results: dict) -> str:
 
 
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+_FIRST, _LATER = {"marker": "o", "ms": 3}, {"marker": "o", "ms": 3, "linestyle": "--"}
 # Of a point that belongs to no line.
 _ALONE = {"marker": "D", "linestyle": "", "markerfacecolor": "none"}
 
@@ -46,10 +47,11 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
     held_out = [(row["tokens"], row["validation"]) for row in rows if "validation" in row]
     if not held_out:
         return
-    # The last evaluation takes more examples than those before, and is no point of their line.
-    text = objective.baselines(held_out[0][1])
-    during = [row for row in held_out if objective.baselines(row[1]) == text]
-    final = [row for row in held_out if objective.baselines(row[1]) != text]
+    # Evaluations on other examples are no points of one line: the last takes more, those of a longer length others.
+    lines = [list(some) for _, some in groupby(held_out, key=lambda row: objective.baselines(row[1]))]
+    styles = [("", _FIRST)] + [
+        (", more text", _ALONE) if len(some) == 1 else (", longer", _LATER) for some in lines[1:]
+    ]
     figure = Figure(figsize=(11, 4), layout="constrained")
     FigureCanvasAgg(figure)
     loss, accuracy = figure.subplots(1, 2)
@@ -61,10 +63,9 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         steps = [row["tokens"] for row in training]
         loss.plot(steps, [row.get(f"{name}_loss") for row in training], color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
-            for some, more, style in ((during, "", {"marker": "o", "ms": 3}), (final, ", more text", _ALONE)):
+            for some, (more, style) in zip(lines, styles, strict=True):
                 values = [scale * found[f"{name}_{measure}"] for _, found in some]
-                if some:
-                    axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
+                axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
             if baseline := part.baselines.get(measure):
                 level = scale * last[baseline]
                 axes.axhline(level, color=colour, linestyle=":", label=baseline.replace("_", " "))
@@ -208,6 +209,8 @@ def _data(prepared: dict, results: dict) -> str:
 def _settings(prepared: dict, settings: PretrainSettings) -> dict:
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     chosen |= {name: getattr(settings.examples, name) for name in _OF_THE_EXAMPLES}
+    chosen |= {"length_shares": settings.length_shares} if settings.length_shares else {}
+    chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}
     return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
 
 

@@ -1,11 +1,15 @@
 """What a person may decide about a training run."""
 
-from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
+from typing import ClassVar, Literal, Self
 
 from data_prep.settings import ExampleSettings, PrepSettings
 
 from .engine.settings import LoopSettings, PretrainError
+
+# Of the budget for short examples and for long ones (Devlin et al. 2019, appendix A.2).
+LENGTH_SHARES = (0.9, 0.1)
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,7 @@ class PretrainSettings(LoopSettings):
     """Settings of `python -m pretrain.run`."""
 
     groups: ClassVar = {
-        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "dry_run"),
+        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "length_shares", "dry_run"),
         **LoopSettings.groups,
     }
 
@@ -22,14 +26,16 @@ class PretrainSettings(LoopSettings):
     prepared: str | None = None
     """Train on this prepared corpus (a folder that data_prep wrote) and prepare nothing."""
     preset: str = "auto"
-    """Layers x width: tiny (2x128), micro (4x128), mini (4x256), small (4x512), medium (8x512), base (12x768), large
-    (24x1024). auto: on a CPU micro for budgets up to 10 minutes, else mini; on a GPU base."""
+    """Layers x width: tiny 2x128, micro 4x128, mini 4x256, small 4x512, medium 8x512, base 12x768, large 24x1024. auto:
+    on a CPU micro up to 10 minutes, else mini; on a GPU base."""
     init_from: str | None = None
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
     """Masked words and next sentences, or masked words alone."""
+    length_shares: tuple[float, ...] = ()
+    """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -40,8 +46,32 @@ class PretrainSettings(LoopSettings):
         """Whether next sentences are to be predicted, where the corpus has pairs."""
         return "nsp" in self.objective.split("+")
 
+    @property
+    def phases(self) -> list[tuple[float, Self]]:
+        """The run's parts, each with examples of one length: the share of the budget at its end, and its settings."""
+        lengths, size = self.examples.lengths, self.batch_size
+        shares = self.length_shares or (LENGTH_SHARES if len(lengths) > 1 else (1.0,))
+        ends = [*accumulate(shares[:-1]), 1.0]
+        sizes = size if isinstance(size, tuple) else (size,) * len(lengths)
+        return [
+            (end, replace(self, examples=self.examples.of_length(length), length_shares=(), batch_size=size))
+            for end, length, size in zip(ends, lengths, sizes, strict=True)
+        ]
+
+    def _check_lengths(self) -> None:
+        count, shares = len(self.examples.lengths), self.length_shares
+        if isinstance(self.batch_size, tuple) and len(self.batch_size) != count:
+            raise PretrainError(f"--batch-size has {len(self.batch_size)} numbers for {count} sequence lengths")
+        if not shares and count not in (1, 2):
+            raise PretrainError(f"--sequence-length has {count} lengths: give each its share as --length-shares")
+        if shares and len(shares) != count:
+            raise PretrainError(f"--length-shares has {len(shares)} numbers for {count} sequence lengths")
+        if shares and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6):
+            raise PretrainError("--length-shares are to be more than 0 and to add up to 1, as 0.9,0.1")
+
     def __post_init__(self):
         super().__post_init__()
+        self._check_lengths()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

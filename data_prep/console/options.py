@@ -159,9 +159,11 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             hint = f": did you mean {guess}?" if guess else ": remove it, or see --help for the names"
             raise UserError(f"{source}: unknown setting {name}{hint}")
         option = options[asked]
-        if isinstance(entry, dict) or (isinstance(entry, list) and not is_list(option.kind)):
+        takes_list = any(map(is_list, members(option.kind)))
+        if isinstance(entry, dict) or (isinstance(entry, list) and not takes_list):
             raise UserError(f"{source}: {name} takes {describe(option.kind)}, not a {type(entry).__name__}")
         words = [str(item) for item in (entry if isinstance(entry, list) else [entry])]
+        words = words if is_list(option.kind) else [",".join(words)]
         values[option.field.name] = value_of(words, option.kind, f"{source}: {option.field.name}")
     return values
 
@@ -194,11 +196,15 @@ _OTHER_NAMES = {
 def value_of(words: Sequence[str], kind: Any, place: str) -> Any:
     """The value of a type that these words stand for: one word, or any number of them for a list or a tuple.
 
+    Numbers of a list may stand in one word, with commas. A type that admits a list beside other values takes it so.
+
     Raises:
         UserError: the type does not admit one of them. It begins with `place`.
     """
     if is_list(kind):
-        return get_origin(kind)(value_of([word], get_args(kind)[0], place) for word in words)
+        item = get_args(kind)[0]
+        words = [part for word in words for part in word.split(",")] if item in (int, float) else words
+        return get_origin(kind)(value_of([word], item, place) for word in words)
     word, spelled = words[0], _spelled_out(kind)
     if word in spelled:
         return spelled[word]
@@ -206,6 +212,8 @@ def value_of(words: Sequence[str], kind: Any, place: str) -> Any:
         if member in (int, float, str, Path):
             with contextlib.suppress(ValueError):
                 return member(word)
+        if is_list(member) and "," in word:
+            return value_of([word], member, place)
     guess = closest(word, spelled)
     raise UserError(f"{place}: {word!r} is not {describe(kind)}" + (f": did you mean {guess}?" if guess else ""))
 
@@ -215,7 +223,8 @@ def describe(kind: Any) -> str:
     if is_list(kind):
         return f"{describe(get_args(kind)[0])}, or several"
     if len(members(kind)) > 1:
-        return " or ".join(describe(member) for member in members(kind) if member is not types.NoneType)
+        given = [member for member in members(kind) if member is not types.NoneType]
+        return " or ".join("several with commas" if is_list(member) else describe(member) for member in given)
     words = list(_spelled_out(kind))
     if words:
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"

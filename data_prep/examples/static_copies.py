@@ -81,12 +81,12 @@ def _batches(
     rules = MaskingRules.of(tokenizer, settings.masking)
     for epoch in range(copies):
         for shard in shards():
-            rows = pairs(shard, settings.sequence_length, settings.seed, epoch, tokenizer.starts_word)
+            rows = pairs(shard, settings.longest, settings.seed, epoch, tokenizer.starts_word)
             key = example_keys(shard.index, np.arange(len(rows)), settings.seed, epoch)
             examples = Examples.of(0, rows, key)[(rows.label != UNLABELLED) == is_labelled]
             for start in range(0, len(examples), _ROWS_AT_ONCE):
                 part = examples[start : start + _ROWS_AT_ONCE]
-                columns = _padded(shard, part, tokenizer, rules, settings.sequence_length)
+                columns = _padded(shard, part, tokenizer, rules, settings.longest)
                 yield columns | ({"next_sentence_label": part.label} if is_labelled else {})
 
 

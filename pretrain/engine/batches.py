@@ -1,7 +1,7 @@
 """Global batches in the order of training, and the share of a process as micro-batches."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,6 +28,11 @@ class Position:
     buffer: int = 0
     example: int = 0
     content_tokens: int = 0
+
+    def next_buffer(self) -> "Position":
+        """Where to go on with examples of another length, which buffers begin anew with; what is left of this buffer is
+        passed over."""
+        return replace(self, buffer=self.buffer + 1, example=0)
 
 
 class Stream(Protocol):

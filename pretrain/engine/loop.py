@@ -34,6 +34,7 @@ class Run:
         judge: numbers of which the best evaluation has the lowest, the first ones first.
         patience: this many evaluations without a new best end the run; None: none do.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
+        until: share of the budget at which `train` returns.
         describe: facts for the checkpoint's state that the loop does not know.
         threads: in use; by default as many as there are now.
     """
@@ -46,6 +47,7 @@ class Run:
     interruption: Interruption
     patience: int | None = None
     reserve: float = 0.0
+    until: float = 1.0
     describe: dict[str, Any] = field(default_factory=dict)
     threads: Threads = field(default_factory=lambda: Threads(torch.get_num_threads(), may_change=False))
 
@@ -104,8 +106,8 @@ class Run:
         return self.patience is not None and self.counters.evaluations_since_best >= self.patience
 
     def is_over(self) -> bool:
-        """Whether the budget is used up, or `patience` is at its end."""
-        return self.used() >= 1 or self.has_stalled()
+        """Whether the budget is used up to `until`, or `patience` is at its end."""
+        return self.used() >= self.until or self.has_stalled()
 
     def evaluations_due(self) -> int:
         """How many evaluations belong to the part of the budget that is used."""
@@ -147,7 +149,8 @@ class Run:
 
 
 def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, float]]) -> None:
-    """Train until the budget is used up, or patience is at its end, and save. The last evaluation is the caller's.
+    """Train until the budget is used up to `run.until`, or patience is at its end, and save. The evaluation at the end
+    of the budget is the caller's.
 
     Args:
         batches: gives global batches as lists of micro-batches, and knows its position.
@@ -183,6 +186,8 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
             run.agree()
             read(run, unread, keep=run.learner.steps_behind)
         read(run, unread)
+        if run.until < 1 and run.evaluation_is_due():
+            evaluate_and_save(run, batches.position, evaluate)
         run.save(batches.position)
         stop_if_asked(run)
 

@@ -36,8 +36,8 @@ class LoopSettings:
 
     budget: str = "auto"
     """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
-    batch_size: int | Literal["auto"] = "auto"
-    """Examples of one optimizer step. auto: about 7,000 tokens on a CPU, 28,000 on a GPU."""
+    batch_size: int | tuple[int, ...] | Literal["auto"] = "auto"
+    """Examples of a step; of each sequence length: 64,16. auto: 7,000 tokens, 28,000 on a GPU."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
@@ -81,9 +81,10 @@ class LoopSettings:
                 f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
             )
         for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
-            value = getattr(self, name)
-            if value != "auto" and value < 1:
-                raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
+            given = getattr(self, name)
+            for value in given if isinstance(given, tuple) else (given,):
+                if value != "auto" and value < 1:
+                    raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not isinstance(value, str) and not low <= value <= high:

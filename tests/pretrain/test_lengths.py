@@ -1,0 +1,143 @@
+"""Several sequence lengths in one run: short examples first, one learning rate over all, exact where it goes on."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from data_prep.examples.packing import ShardExamples
+from model import BertForPreTraining
+from pretrain.batches import ExampleStream
+from pretrain.engine.batches import Position
+from pretrain.engine.checkpoint import read_state
+from pretrain.run import main
+
+SHORT, LONG, SEAM, STEPS = 24, 48, 12, 24
+VOLATILE = ("seconds", "tokens_per_second")
+
+
+def arguments(prepared, out, *more):
+    given = {"prepared": prepared.folder, "out": out, "budget": f"{STEPS}steps", "preset": "tiny", "device": "cpu",
+             "sequence-length": f"{SHORT},{LONG}", "length-shares": "0.5,0.5", "batch-size": "16,8", "log-every": 1,
+             "evaluations": 4, "checkpoint-every": "3steps", "keep-checkpoints": 20}  # fmt: skip
+    return [*(f"--{name}={value}" for name, value in given.items()), *more]
+
+
+def rows(out):
+    """metrics.jsonl without what the clock decides."""
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in VOLATILE} for row in found]
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory):
+    out = tmp_path_factory.mktemp("lengths") / "run"
+    assert main(arguments(prepared, out)) == 0
+    return out
+
+
+def test_short_examples_come_first_and_long_ones_where_the_next_buffer_begins(finished, prepared):
+    tokens = [row["tokens"] for row in rows(finished) if "learning_rate" in row]
+    expected, total = [], 0
+    # The corpus is one buffer of shards, so the next one is that of the next epoch.
+    for length, size, start, steps in ((SHORT, 16, Position(), SEAM), (LONG, 8, Position(0, 1), STEPS - SEAM)):
+        drawn = ExampleStream(ShardExamples.of(prepared, "train", length, seed=1)).batches(size, start)
+        for _ in range(steps):
+            lengths = next(drawn)[0].lengths()
+            assert len(lengths) == size and lengths.max() <= length
+            total += int(lengths.sum())
+            expected.append(total)
+        assert lengths.max() > length / 2
+    assert tokens == expected
+
+
+def test_one_learning_rate_curve_goes_over_both(finished):
+    rates = [row["learning_rate"] for row in rows(finished) if "learning_rate" in row]
+    peak, warmup = float(yaml.safe_load((finished / "settings.yaml").read_text())["learning_rate"]), 0.1 * STEPS
+    expected = [min(0.01 + 0.99 * s / warmup, (STEPS - s) / (STEPS - warmup)) * peak for s in range(STEPS)]
+    assert rates == pytest.approx(expected)
+
+
+def test_each_part_is_evaluated_on_examples_of_its_length(finished):
+    evaluations = {row["step"]: row["validation"] for row in rows(finished) if "validation" in row}
+    assert list(evaluations) == [6, 12, 18, 24]
+    text = {step: found["unigram_entropy"] for step, found in evaluations.items()}
+    assert text[6] == text[12] != text[18] == text[24]
+    states = {int(path.name[-8:]): read_state(path, ()) for path in finished.glob("checkpoints/*")}
+    lengths = {step: state["sequence_length"] for step, state in states.items()}
+    assert {step for step, length in lengths.items() if length == SHORT} == {3, 6, 9, 12}
+    assert {step for step, length in lengths.items() if length == LONG} == {15, 18, 21, 24}
+    # Losses of short examples are not compared with those of long ones.
+    assert states[12]["counters"]["best"] and states[15]["counters"]["best"] is None
+
+
+@pytest.mark.parametrize("step", [9, SEAM, 15])
+def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "final")
+    (out / "results.json").unlink()
+    for path in out.glob("checkpoints/*"):
+        if int(path.name[-8:]) > step:
+            shutil.rmtree(path)
+    assert main(arguments(prepared, out)) == 0
+    before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert rows(out) == rows(finished)
+
+
+def test_the_model_reads_the_longest_and_its_folder_says_so(finished):
+    assert BertForPreTraining.from_pretrained(finished / "final").config.max_position_embeddings == LONG
+    assert "| sequence_length | 24, 48 |" in (finished / "final" / "README.md").read_text()
+    assert yaml.safe_load((finished / "settings.yaml").read_text())["batch_size"] == [16, 8]
+
+
+def test_auto_chooses_steps_of_about_as_many_tokens(prepared, tmp_path):
+    out = tmp_path / "run"
+    given = [word for word in arguments(prepared, out, "--budget=4steps") if not word.startswith("--batch-size")]
+    assert main(given) == 0
+    settings = yaml.safe_load((out / "settings.yaml").read_text())
+    sizes = settings["batch_size"]
+    streams = [ExampleStream(ShardExamples.of(prepared, "train", length, seed=1)) for length in (SHORT, LONG)]
+    tokens = [
+        next(stream.batches(size, Position()))[0].lengths().sum() for stream, size in zip(streams, sizes, strict=True)
+    ]
+    assert sizes[0] > 1.5 * sizes[1] and tokens[0] == pytest.approx(tokens[1], rel=0.1)
+
+
+def test_a_dry_run_plans_both(prepared, tmp_path, capsys):
+    assert main(arguments(prepared, tmp_path / "run", "--dry-run")) == 0
+    said = capsys.readouterr().out
+    assert "about 24 of 16, then 8 examples" in said and "; at 48: " in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--sequence-length=48,24", "does not rise"),
+        ("--sequence-length=4,24", "--sequence-length 4 is too short"),
+        ("--sequence-length=24,", "'' is not a whole number"),
+        ("--sequence-length=16,24,48 --batch-size=8", "--length-shares has 2 numbers for 3 sequence lengths"),
+        ("--length-shares=0.5,0.6", "add up to 1"),
+        ("--length-shares=1,0", "more than 0"),
+        ("--length-shares=0.5", "--length-shares has 1 numbers for 2 sequence lengths"),
+        ("--batch-size=8,8,8", "--batch-size has 3 numbers for 2 sequence lengths"),
+        ("--batch-size=8,0", "--batch-size 0 is less than 1"),
+        ("--sequence-length=48 --batch-size=8", "--length-shares has 2 numbers for 1 sequence lengths"),
+    ],
+)
+def test_lengths_and_shares_that_do_not_fit_are_refused(given, words, prepared, tmp_path, capsys):
+    assert main(arguments(prepared, tmp_path / "run", *given.split())) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+def test_the_preparation_takes_one_length(tmp_path, corpus_file, capsys):
+    from data_prep.run import main as prepare
+
+    assert prepare(["--corpus", str(corpus_file), "--out", str(tmp_path / "p"), "--sequence-length=24,48"]) == 2
+    assert "takes one length here" in capsys.readouterr().err
