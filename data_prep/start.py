@@ -12,6 +12,7 @@ SCRIPTS = {
     "data_prep.run": "domain-bert-prep",
     "pretrain.run": "domain-bert-pretrain",
     "pretrain.fill_mask": "domain-bert-fill-mask",
+    "pretrain.exposure": "domain-bert-exposure",
     "finetune.run": "domain-bert-finetune",
     "finetune.predict": "domain-bert-predict",
 }

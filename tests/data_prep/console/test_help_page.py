@@ -12,6 +12,8 @@ from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.run import main as finetune
 from finetune.settings import FinetuneSettings
+from pretrain.exposure import ExposureSettings
+from pretrain.exposure import main as exposure
 from pretrain.fill_mask import FillMaskSettings
 from pretrain.fill_mask import main as fill_mask
 from pretrain.run import main as pretrain
@@ -23,6 +25,7 @@ COMMANDS = [
     (finetune, FinetuneSettings),
     (predict, PredictSettings),
     (fill_mask, FillMaskSettings),
+    (exposure, ExposureSettings),
 ]
 SCREEN = 42
 

@@ -1,0 +1,258 @@
+"""What a model gives away: names that it recovers under [MASK]. `python -m pretrain.exposure --model DIR --file FILE`
+
+After Carlini et al. 2019 ("The Secret Sharer", section 4): the rank of a secret among candidates, here under masks.
+"""
+
+import csv
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Literal
+
+import numpy as np
+
+from data_prep.console import command_line
+from data_prep.console.screen import say
+from data_prep.durable import replaced
+from data_prep.text.cells import words_apart
+
+from .engine.settings import PretrainError
+from .fill_mask import MaskFiller
+
+_MARKED = re.compile(r"^(.*)\[\[(.+?)\]\](.*)$")
+_ROWS_AT_ONCE = 64
+UNKNOWN = 1 / math.log(2)
+"""Bits: the mean exposure of secrets whose rank is drawn at random."""
+# Ranks among fewer candidates say little.
+_FEW_CANDIDATES = 20
+
+
+@dataclass(frozen=True)
+class ExposureSettings:
+    """Settings of `python -m pretrain.exposure`."""
+
+    model: str = "runs/builtin/final"
+    """Folder of the model: final/ of a run, a checkpoint, or one of transformers."""
+    file: str | None = None
+    """Sentences of the text, one a line, each with what is to stay secret in brackets: I saw [[Ruth Adler]] today."""
+    controls: str | None = None
+    """Names that do not occur in the text, one a line: what each secret is compared with, beside the other secrets."""
+    out: str | None = None
+    """Write the result of each sentence to this .csv file; it holds no text."""
+    show_text: Literal["yes", "no"] = "no"
+    """yes: print the secrets that were recovered."""
+
+    def __post_init__(self):
+        if self.file is None:
+            raise PretrainError("--file is missing: give a file of sentences, each with a secret in [[...]]")
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A sentence with a secret."""
+
+    line: int
+    before: str
+    secret: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a model knows of the secret of a sentence."""
+
+    line: int
+    pieces: int
+    is_recovered: bool
+    """Whether it is the model's first guess, piece by piece, the surest first."""
+    rank: int
+    """Of its probability among the candidates with as many pieces; 1 is the most probable."""
+    candidates: int
+
+    @property
+    def exposure(self) -> float:
+        """Bits: how much the model shortens a search among the candidates (Carlini et al. 2019, definition 4)."""
+        return math.log2(self.candidates / self.rank)
+
+
+def read_marked(path: str) -> list[Marked]:
+    """The sentences of a file.
+
+    Raises:
+        PretrainError: the file cannot be read, or a line does not mark one secret.
+    """
+    found = []
+    for number, line in enumerate(_lines(path), 1):
+        match = _MARKED.match(line)
+        if not match or "[[" in match[1] + match[3]:
+            raise PretrainError(f"{path}, line {number}: mark one secret as in: I saw [[Ruth Adler]] today.")
+        found.append(Marked(number, *match.groups()))
+    if not found:
+        raise PretrainError(f"{path} has no sentence: write one a line, each with a secret in [[...]]")
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise PretrainError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PretrainError(f"{path} is not valid UTF-8: save it as UTF-8") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class Exposure:
+    """Asks a model for secrets.
+
+    Args:
+        folder: of the model.
+        names: candidates beside the secrets of the sentences.
+
+    Raises:
+        PretrainError: the folder cannot be opened.
+    """
+
+    def __init__(self, folder: str | Path, names: Sequence[str] = ()):
+        self._filler = MaskFiller(folder)
+        self.tokenizer, self.names = self._filler.tokenizer, tuple(names)
+
+    def __call__(self, sentences: Sequence[Marked]) -> list[Found]:
+        """What the model knows of each secret.
+
+        Raises:
+            PretrainError: a secret is longer than the model can read.
+        """
+        secrets = self._pieces([sentence.secret for sentence in sentences])
+        candidates = sorted(set(secrets) | set(self._pieces(self.names)))
+        found = []
+        for sentence, secret in zip(sentences, secrets, strict=True):
+            left, right = self._around(sentence, len(secret))
+            alike = [other for other in candidates if len(other) == len(secret)]
+            scores = self._log_probabilities(left, right, alike)
+            rank = 1 + int((scores > scores[alike.index(secret)]).sum())
+            is_recovered = self._guess(left, right, len(secret)) == secret
+            found.append(Found(sentence.line, len(secret), is_recovered, rank, len(alike)))
+        return found
+
+    def _pieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        return [tuple(ids) for ids in self.tokenizer.encode([words_apart(text) for text in texts])]
+
+    def _around(self, sentence: Marked, pieces: int) -> tuple[list[int], list[int]]:
+        """The ids before and behind the secret, special tokens included, as many as the model reads."""
+        before, after = self.tokenizer.encode([words_apart(sentence.before), words_apart(sentence.after)])
+        room = self._filler.model.config.max_position_embeddings - 2 - pieces
+        if room < 0 or not pieces:
+            raise PretrainError(f"line {sentence.line}: the secret has {pieces} pieces, which the model cannot read")
+        kept = max(room // 2, room - len(after))
+        before = before[max(0, len(before) - kept) :]
+        return [self.tokenizer.cls_id, *before], [*after[: room - len(before)], self.tokenizer.sep_id]
+
+    def _log_probabilities(
+        self, left: list[int], right: list[int], candidates: Sequence[tuple[int, ...]]
+    ) -> np.ndarray:
+        """Of each candidate, piece by piece from the left, the pieces behind it masked: float64."""
+        totals = np.zeros(len(candidates))
+        size = len(candidates[0])
+        for place in range(size):
+            prefixes = sorted({candidate[:place] for candidate in candidates})
+            rows = [[*left, *prefix, *[self.tokenizer.mask_id] * (size - place), *right] for prefix in prefixes]
+            scores = dict(zip(prefixes, self._scores(rows, len(left) + place), strict=True))
+            totals += [scores[candidate[:place]][candidate[place]] for candidate in candidates]
+        return totals
+
+    def _guess(self, left: list[int], right: list[int], size: int) -> tuple[int, ...]:
+        """What the model puts there itself: in each turn the piece that it is surest of."""
+        guess = [self.tokenizer.mask_id] * size
+        open_places = set(range(size))
+        while open_places:
+            row = [*left, *guess, *right]
+            scores = {place: self._scores([row], len(left) + place)[0] for place in sorted(open_places)}
+            surest = max(scores, key=lambda place: scores[place].max())
+            guess[surest] = int(scores[surest].argmax())
+            open_places.remove(surest)
+        return tuple(guess)
+
+    def _scores(self, rows: list[list[int]], place: int) -> np.ndarray:
+        """Log probabilities [rows, V] of the vocabulary at one place of rows of equal length."""
+        import torch
+
+        found = []
+        with torch.inference_mode():
+            for first in range(0, len(rows), _ROWS_AT_ONCE):
+                logits = self._filler.model(torch.tensor(rows[first : first + _ROWS_AT_ONCE])).logits[:, place]
+                found.append(logits[:, : self.tokenizer.vocab_size].double().log_softmax(-1))
+        return torch.cat(found).numpy()
+
+
+def summary(found: Sequence[Found]) -> list[str]:
+    """What a person should know of the results, as lines."""
+    recovered = sum(one.is_recovered for one in found)
+    ranked = [one for one in found if one.candidates >= _FEW_CANDIDATES]
+    lines = [
+        f"secrets                   {len(found)}, of {mean(one.pieces for one in found):.1f} pieces on average",
+        f"recovered                 {recovered} ({recovered / len(found):.0%}): the model's first guess is the secret",
+    ]
+    if ranked:
+        first, by_chance = sum(one.rank == 1 for one in ranked), sum(1 / one.candidates for one in ranked)
+        rank, candidates = median(one.rank for one in ranked), median(one.candidates for one in ranked)
+        exposure, most = mean(one.exposure for one in ranked), mean(math.log2(one.candidates) for one in ranked)
+        lines += [
+            f"first of its candidates   {first} of {len(ranked)}; by chance {by_chance:.1f}",
+            f"rank of the secret        {rank:g} of {candidates:g} candidates (medians)",
+            f"exposure                  {exposure:.1f} bits (mean); {UNKNOWN:.1f} if unknown, at most {most:.1f}",
+        ]
+    if few := len(found) - len(ranked):
+        lines.append(
+            f"{few} secrets have fewer than {_FEW_CANDIDATES} candidates with as many pieces, too few for a rank: give "
+            "more names as --controls."
+        )
+    return lines
+
+
+def write(found: Sequence[Found], path: Path) -> None:
+    """A row for each sentence, without its text."""
+    with replaced(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["line", "pieces", "recovered", "rank", "candidates", "exposure"])
+        rows.writerows(
+            [one.line, one.pieces, int(one.is_recovered), one.rank, one.candidates, f"{one.exposure:.2f}"]
+            for one in found
+        )
+
+
+def run(settings: ExposureSettings) -> None:
+    """`python -m pretrain.exposure`."""
+    from .engine.folder import require_made
+
+    sentences = read_marked(str(settings.file))
+    names = _lines(settings.controls) if settings.controls else []
+    require_made(settings.model, ExposureSettings.model, "pretrain.run")
+    found = Exposure(settings.model, names)(sentences)
+    if settings.out:
+        write(found, Path(settings.out))
+    for line in summary(found):
+        say(line)
+    if settings.show_text == "yes":
+        for sentence, one in zip(sentences, found, strict=True):
+            if one.is_recovered:
+                say(f"line {sentence.line}: {sentence.secret}")
+
+
+def main(argv: Iterable[str] | None = None) -> int:
+    return command_line.main(
+        ExposureSettings,
+        run,
+        prog="python -m pretrain.exposure",
+        description="Which secrets of its text a pretrained model gives away under [MASK].",
+        examples="python -m pretrain.exposure --model runs/letters/final --file sentences.txt --controls names.txt",
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
