@@ -36,7 +36,7 @@ import pretrain  # noqa: F401
 import torch
 from matmul import best_rate
 from peers import NEEDS, TransformersTraining, is_installed, padded
-from sides import Corpus, alternate, check_near, check_same, fastest_division, new_model, our_learner, spread
+from sides import Corpus, alternate, check_near, check_same, fastest_way, new_model, our_learner, spread
 from table import Table, code, machine, parser
 
 from data_prep.errors import UserError
@@ -141,16 +141,15 @@ class Sides:
         self.corpus = Corpus(given.prepared, length, given.optimizer, given.device, given.tokens)
         self.config: BertConfig = self.corpus.config("x".join(map(str, PRESETS[preset])), given.vocab_size)
         self.settings = self.corpus.settings_for(self.config)
-        self.first, self.groups = self._check()
+        self.first, self.attention, self.groups = self._check()
         for name in chosen(given):
             self._add(name)
 
-    def _check(self) -> tuple[tuple[dict, float], int]:
-        """The first step of ours, if it is that of the peer, and the peer's best division of a batch."""
+    def _check(self) -> tuple[tuple[dict, float], str, int]:
+        """The first step of ours, if it is that of the peer; the peer's fastest attention and division of a batch."""
         model = new_model(self.config)
-        peer = TransformersTraining(model, self.settings)
-        first = check_same(self.corpus, our_learner(self.corpus, self.settings, model), peer)
-        return first, fastest_division(self.corpus, peer)
+        peer, attention, groups = fastest_way(self.corpus, model, settings=self.settings)
+        return check_same(self.corpus, our_learner(self.corpus, self.settings, model), peer), attention, groups
 
     def _add(self, name: str) -> None:
         before, began = allocated(self.given.device), time.perf_counter()
@@ -172,7 +171,8 @@ class Sides:
         return lambda number: step(learner, self.corpus.drawn[number])
 
     def _theirs(self, name: str) -> Callable[[int], object]:
-        peer = TransformersTraining(new_model(self.config), self.settings, compiled="compiled" in name)
+        model = new_model(self.config)
+        peer = TransformersTraining(model, self.settings, self.attention, compiled="compiled" in name)
         batches = [padded(drawn.parts, self.groups) for drawn in self.corpus.drawn]
         return lambda number: peer.step(batches[number])
 

@@ -2,13 +2,14 @@
 with something changed, and of transformers.
 
     python benchmarks/learning.py --prepared prepared --minutes-per-run 10 --seeds 3
-    python benchmarks/learning.py --prepared prepared --minutes-per-run 3 --peers \\
+    python benchmarks/learning.py --prepared prepared --steps-per-run 1000 --threads 1 --seeds 3 --peers \\
         --variants "lr 2e-3=--learning-rate 2e-3" "small=--preset small"
 
-A variant is a name and the arguments of `python -m pretrain.run` that differ from the default. The runs follow one
-another, each in a process of its own; a run takes its minutes and about half as much again for evaluations and start
-(the default and three learning rates of transformers, ten minutes each: an hour). Finished rows are kept and not run
-again: ours for this very source code, those of transformers for what they use of it.
+A variant is a name and the arguments of `python -m pretrain.run` that differ from the default; it is compared with the
+default on the same seeds, in turns. The runs follow one another, each in a process of its own; a run takes its minutes
+and about half as much again for evaluations and start (the default and three learning rates of transformers, ten
+minutes each: an hour). Equal steps with a number of threads repeat to the bit, whatever else the machine does. Finished
+rows are kept and not run again: ours for this very source code, those of transformers for what they use of it.
 
 Fair: the same prepared corpus and the same frozen held-out examples, pairs and masks for all, also for a variant of
 another length or masking, scored by one piece of code in one precision. The clock runs from the first batch and stands
@@ -52,7 +53,9 @@ def options() -> ArgumentParser:
     made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
     made.add_argument("--minutes-per-run", type=float, default=MINUTES, help=f"default: {MINUTES:g}; --minutes divides "
                       "its time among the runs instead")  # fmt: skip
-    made.add_argument("--seeds", type=int, default=1, help="runs of the default, for the noise (default: 1)")
+    made.add_argument("--steps-per-run", type=int, help="equal steps in place of equal minutes")
+    made.add_argument("--threads", type=int, help="of our runs (default: as the product has it)")
+    made.add_argument("--seeds", type=int, default=1, help="of the default and of each variant (default: 1)")
     made.add_argument("--variants", nargs="*", default=[], metavar="NAME=ARGS", help="what differs from the default")
     made.add_argument("--preset", default="auto", help="model size of our runs (default: what the product takes)")
     made.add_argument("--sequence-length", type=int, default=128, help="default: 128")
@@ -94,9 +97,10 @@ class Bench:
 
     def __init__(self, given: Namespace):
         corpus, variants = PreparedCorpus(given.prepared), dict(text.partition("=")[::2] for text in given.variants)
-        count = given.seeds + len(variants) + len(given.peers)
+        count = given.seeds * (1 + len(variants)) + len(given.peers)
         minutes = given.minutes / max(1, count) if given.minutes else given.minutes_per_run
         self.terms = terms = terms_of(given, QUICK_MINUTES if given.quick else minutes)
+        amount = terms.budget if given.steps_per_run else f"{minutes:g} minutes"
         defaults = terms.settings(given.prepared)
         if given.peers and not corpus.next_sentence:
             raise UserError(f"{given.prepared} has no sentence pairs to train transformers on: --peers with no value")
@@ -109,7 +113,7 @@ class Bench:
             self.runs[f"{name}{rate:g}"] = partial(train_peer, defaults, terms, preset, rate, given.peer_batch_size)
         on = machine(defaults.device)
         self.title = (
-            f"{terms.seconds / 60:g} minutes a run on {corpus.manifest['train']['tokens']:,} tokens, vocabulary "
+            f"{amount} a run on {corpus.manifest['train']['tokens']:,} tokens, vocabulary "
             f"{corpus.tokenizer.vocab_size:,}, {terms.examples:,} held-out examples; {on}"
         )
         facts, file = {"prepared": corpus.digest, "on": on, **vars(terms)}, given.results / "learning.jsonl"
@@ -124,7 +128,7 @@ class Bench:
             if name in self.table.rows:
                 continue
             table = self._peers if name.startswith(PEER) else self.table
-            print(f"{name} ({self.terms.seconds / 60:g} minutes and evaluations)", file=sys.stderr, flush=True)
+            print(f"{name} ({self.terms.budget} and evaluations)", file=sys.stderr, flush=True)
             try:
                 self.table.rows[name] = table.row(name, partial(alone, train))
             except (UserError, BrokenProcessPool) as error:
@@ -135,14 +139,17 @@ class Bench:
 
 def terms_of(given: Namespace, minutes: float) -> Terms:
     points, examples = (3, 200) if given.quick else (given.points, given.examples)
-    return Terms(60 * minutes, given.device, given.sequence_length, points, min(500, examples), examples)
+    budget = f"{given.steps_per_run}steps" if given.steps_per_run else f"{60 * minutes:.3f}s"
+    return Terms(budget, given.device, given.sequence_length, points, min(500, examples), examples)
 
 
 def our_runs(given: Namespace, terms: Terms, variants: dict[str, str]) -> dict[str, Callable[[], dict]]:
-    """Our runs by the names of their rows: the default, the variants, the default from further seeds."""
-    wanted = {f"{DEFAULT}1": []} if given.seeds else {}
-    wanted |= {f"{name}: {arguments}": shlex.split(arguments) for name, arguments in variants.items()}
-    wanted |= {f"{DEFAULT}{seed}": ["--seed", str(seed)] for seed in range(2, given.seeds + 1)}
+    """Our runs by the names of their rows: seed by seed, the default and the variants."""
+    wanted = {}
+    for seed in range(1, given.seeds + 1):
+        wanted[f"{DEFAULT}{seed}"] = ["--seed", str(seed)]
+        for name, arguments in variants.items():
+            wanted[f"{name}: {arguments}, seed {seed}"] = [*shlex.split(arguments), "--seed", str(seed)]
     runs = {}
     for name, arguments in wanted.items():
         settings = our_settings(given, terms, arguments)
@@ -161,6 +168,7 @@ def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> Pretra
         "device": given.device,
         "evaluations": terms.points,
     }
+    common |= {"threads": given.threads} if given.threads else {}
     words = [f"--{option}={value}" for option, value in common.items()]
     found: list[PretrainSettings] = []
     command = {"prog": "python -m pretrain.run", "description": ""}

@@ -1,11 +1,15 @@
-"""What learning.py shows of its rows: the columns of the table, findings in sentences, and the curves as a picture."""
+"""What learning.py shows of its rows: the columns of the table, findings in sentences, and the curves as a picture.
+
+A variant is better if it is so by more than the spread of its paired seeds.
+"""
 
 import math
 import statistics
 from pathlib import Path
 
 # How the names of rows begin.
-DEFAULT, PEER = "default, seed ", "transformers "
+SEED = ", seed "
+DEFAULT, PEER = f"default{SEED}", "transformers "
 COLUMNS = {
     "": "run",
     "mlm_loss": "MLM loss",
@@ -33,11 +37,27 @@ def findings(rows: dict[str, dict]) -> list[str]:
         best = min(peers, key=lambda name: (math.isnan(peers[name]["mlm_loss"]), peers[name]["mlm_loss"]))
         ahead = mean["mlm_loss"] - peers[best]["mlm_loss"]
         lines.append(f"- Best peer: {best}, {peers[best]['mlm_loss']:.3f}; default - best peer: {ahead:+.3f} nats.")
-    for name, row in rows.items():
-        if not name.startswith((DEFAULT, PEER)):
-            loss, character = (row[key] - mean[key] for key in mean)
-            lines.append(f"- {name}: {loss:+.3f} nats from the default, {character:+.4f} nats a character.")
+    for variant in dict.fromkeys(name.rpartition(SEED)[0] for name in rows if not name.startswith((DEFAULT, PEER))):
+        lines.append(f"- {variant}: {_from_the_default(rows, variant)} from the default.")
     return lines
+
+
+def _from_the_default(rows: dict[str, dict], variant: str) -> str:
+    """The differences of a variant from the default on the same seeds: their mean, and the spread of several."""
+    pairs = [
+        (row, rows[default])
+        for name, row in rows.items()
+        if name.startswith(variant + SEED) and (default := DEFAULT + name.rpartition(SEED)[2]) in rows
+    ]
+    if not pairs:
+        return "no run on the same seed"
+    units = {"mlm_loss": "nats", "nats_a_character": "nats a character"}
+    losses = {key: [row[key] - default[key] for row, default in pairs] for key in units}
+    means = ", ".join(f"{statistics.mean(losses[key]):+.4f} {unit}" for key, unit in units.items())
+    spread = (
+        f" ({len(pairs)} seeds, standard deviation {statistics.stdev(losses['mlm_loss']):.4f})" if pairs[1:] else ""
+    )
+    return means + spread
 
 
 def draw(rows: dict[str, dict], path: Path) -> None:

@@ -4,9 +4,9 @@ Set-up: the architecture and vocabulary of our default, its own initialisation, 
 autocast where the hardware computes in it, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices, 10 % warm-up
 and linear decay to the end of the time, gradients clipped at 1, dynamic padding (to the longest example of a batch, no
 mask where there is none). Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no better in runs this
-short. Its forward pass gives the scores of all positions; the loss is taken at the targets alone, which is faster than
-the loss over all positions of its `labels` argument and the same number. Pairs and masks are those of our own loader,
-from the same seed, whose packed batches are laid out as rectangles: its data loading is as fast as ours.
+short. Its MLM head runs on the masked rows alone (`model.bert`, `index_select`, `model.cls.predictions`). Pairs and
+masks are those of our own loader, from the same seed, whose packed batches are laid out as rectangles: its data loading
+is as fast as ours.
 """
 
 import torch
@@ -21,7 +21,7 @@ from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.build import bert_objective
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
-from pretrain.engine.settings import Schedule
+from pretrain.engine.settings import Budget, Schedule
 from pretrain.settings import PretrainSettings
 
 WARMUP = 0.1
@@ -42,15 +42,16 @@ class Peer(nn.Module):
     def forward_packed(
         self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """MLM logits [M, V] at the targets, NSP logits [N, 2]: its forward pass on rows padded to the longest."""
+        """MLM logits [M, V] at the targets alone, NSP logits [N, 2]: its forward pass on rows padded to the longest."""
         layout = batch.layout()
-        found = self.bert(
+        encoded = self.bert.bert(
             input_ids=layout.pad(batch.input_ids),
             token_type_ids=layout.pad(batch.token_type_ids),
             attention_mask=None if layout.padding is None else layout.pad(torch.ones_like(batch.input_ids)),
         )
         places = masked_positions if layout.slots is None else layout.slots[masked_positions]
-        return found.prediction_logits.flatten(0, 1).index_select(0, places), found.seq_relationship_logits
+        rows = encoded.last_hidden_state.flatten(0, 1).index_select(0, places)
+        return self.bert.cls.predictions(rows), self.bert.cls.seq_relationship(encoded.pooler_output)
 
 
 def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.AdamW:
@@ -104,10 +105,11 @@ def peer(settings: PretrainSettings, terms: Terms, preset: str, learning_rate: f
     transformers.logging.set_verbosity_error()
     training = PeerTraining(settings, preset, learning_rate, batch_size)
     judge = Judge(training.prepared, terms)
-    schedule = Schedule("linear", WARMUP * terms.seconds, terms.seconds)
+    budget = Budget.parse(terms.budget)
+    schedule = Schedule("linear", WARMUP * budget.amount, budget.amount)
     stopwatch, evaluated = Stopwatch(), 0
-    while (used := stopwatch.seconds()) < terms.seconds:
-        due = int(used / terms.seconds * terms.points)
+    while (used := training.steps if budget.is_counted else stopwatch.seconds()) < budget.amount:
+        due = int(used / budget.amount * terms.points)
         if due > evaluated:
             stopwatch.stop()
             judge(training.model, terms.examples_a_point, stopwatch.seconds(), training.steps, training.tokens)

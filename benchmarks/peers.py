@@ -1,8 +1,10 @@
 """The other side of a comparison of training steps: `BertForPreTraining` of transformers, set up as well as it can be.
 
-SDPA, autocast as ours, dropout 0, padding to the longest of a batch and no mask where nothing is padded, fused AdamW
-with the same groups, the same clipping, no wait for the device in the step. It starts from our weights and reads the
-examples of our packed batches, so it computes the same loss.
+Its MLM head runs on the masked rows alone (`model.bert`, `index_select`, `model.cls.predictions`); its attention, and
+the division of a batch into groups by length, are those that are fastest on the machine. Autocast as ours, dropout 0,
+padding to the longest of a group and no mask where nothing is padded, fused AdamW with the same groups, the same
+clipping, no wait for the device in the step. It starts from our weights and reads the examples of our packed batches,
+so it computes the same loss.
 """
 
 import tempfile
@@ -92,13 +94,19 @@ class TransformersTraining:
     Args:
         start: the model of ours whose weights it starts from.
         settings: learning rate, weight decay, clipping, precision and device, resolved.
-        masked_rows: cross entropy of the masked rows alone, picked out of all scores. False: of all rows, -100 ignored,
-            as in the forward of `BertForPreTraining`.
+        attention: "sdpa" or "eager".
+        masked_rows: the MLM head runs on the masked rows alone. False: on all rows, -100 ignored, as in the forward of
+            `BertForPreTraining`.
         compiled: through torch.compile, for any length.
     """
 
     def __init__(
-        self, start: BertForPreTraining, settings: PretrainSettings, masked_rows: bool = False, compiled: bool = False
+        self,
+        start: BertForPreTraining,
+        settings: PretrainSettings,
+        attention: str = "sdpa",
+        masked_rows: bool = True,
+        compiled: bool = False,
     ):
         import transformers
 
@@ -107,7 +115,7 @@ class TransformersTraining:
         with tempfile.TemporaryDirectory() as folder:
             start.save_pretrained(folder)
             self.model = transformers.BertForPreTraining.from_pretrained(
-                folder, attn_implementation="sdpa", dtype=torch.float32
+                folder, attn_implementation=attention, dtype=torch.float32
             )
         self.model.to(settings.device).train()
         if compiled:
@@ -125,11 +133,18 @@ class TransformersTraining:
 
     def losses(self, batch: Padded, totals: Tensor) -> Tensor:
         """MLM and NSP loss [2] of a micro-batch: its share of the means over `totals` targets."""
-        found = self.model(**batch.inputs)
-        scores, labels = found.prediction_logits.flatten(0, 1), batch.labels.flatten()
+        labels = batch.labels.flatten()
         if self.masked_rows:
-            scores, labels = (values.index_select(0, batch.masked_places) for values in (scores, labels))
-        pairs = ((scores, labels), (found.seq_relationship_logits, batch.next_sentence_label))
+            encoded = self.model.bert(**batch.inputs)
+            rows, labels = (
+                values.index_select(0, batch.masked_places)
+                for values in (encoded.last_hidden_state.flatten(0, 1), labels)
+            )
+            scores, relation = self.model.cls.predictions(rows), self.model.cls.seq_relationship(encoded.pooler_output)
+        else:
+            found = self.model(**batch.inputs)
+            scores, relation = found.prediction_logits.flatten(0, 1), found.seq_relationship_logits
+        pairs = ((scores, labels), (relation, batch.next_sentence_label))
         sums = [F.cross_entropy(*pair, ignore_index=IGNORED, reduction="sum") for pair in pairs]
         return torch.stack(sums).float() / totals
 

@@ -30,6 +30,8 @@ DRAWN = 16
 LEAST_BLOCKS, BLOCKS = 3, 8
 # How far losses may be apart in float32: a forgotten mask moves those of a fresh model by no more than 5e-5.
 EXACT = 2e-5
+# Of the peer; the steps by which its fastest way is chosen.
+ATTENTIONS, TIMED = ("sdpa", "eager"), 5
 DIVISIONS = {1: "one batch", 2: "2 groups by length", 4: "4 groups by length"}
 
 
@@ -57,7 +59,7 @@ class Corpus:
     def __init__(self, folder: Path, length: int, optimizer: str, device: str, tokens: int | None):
         self.prepared = PreparedCorpus(folder, verify=False)
         self.wanted = PretrainSettings(
-            prepared=str(folder), budget="10m", optimizer=optimizer, device=device,
+            prepared=str(folder), budget="10m", optimizer=optimizer, device=device, mask_share=0.15, softmax="full",
             examples=ExampleSettings(sequence_length=length),
         )  # fmt: skip
         self.settings = resolve(self.wanted)
@@ -145,14 +147,22 @@ def check_near(ours: tuple[dict, float], other: tuple[dict, float]) -> None:
     assert near, f"first steps: loss {loss} and {other_loss}, gradient {norm} and {other_norm}"
 
 
-def fastest_division(corpus: Corpus, peer: TransformersTraining) -> int:
-    """Into how many groups by length the peer divides a batch best: one step to warm up, one that is timed."""
-    seconds = {}
-    for groups in DIVISIONS:
-        batches = padded(corpus.drawn[1].parts, groups)
-        peer.step(batches)
-        seconds[groups] = time_of(partial(peer.step, batches), corpus.settings.device)
-    return min(seconds, key=seconds.get)
+def fastest_way(corpus: Corpus, model: BertForPreTraining, **given) -> tuple[TransformersTraining, str, int]:
+    """The peer with the attention, and the number of groups by length, that are fastest here.
+
+    Each way takes one step to warm up and TIMED steps; all take turns, and the medians decide.
+
+    Args:
+        given: arguments of `TransformersTraining`.
+    """
+    peers = {kind: TransformersTraining(model, attention=kind, **given) for kind in ATTENTIONS}
+    ways = {(kind, groups): [] for kind in ATTENTIONS for groups in DIVISIONS}
+    for number in range(TIMED + 1):
+        for (kind, groups), seconds in ways.items():
+            batches = padded(corpus.drawn[number % DRAWN].parts, groups)
+            seconds.append(time_of(partial(peers[kind].step, batches), corpus.settings.device))
+    kind, groups = min(ways, key=lambda way: statistics.median(ways[way][1:]))
+    return TransformersTraining(model, attention=kind, **given), kind, groups
 
 
 def time_of(call: Callable[[], object], device: str) -> float:

@@ -4,7 +4,7 @@ The run is `pretrain.pretraining.Pretraining` itself, from settings to model: mo
 are those of `python -m pretrain.run`. Three things differ. The clock starts when the model is ready (imports, opening
 and checking the corpus and making the model are outside), and stands still from the start of an evaluation until the
 loop goes on, which leaves out checkpoints and pictures too; no checkpoint is written. The held-out examples are the
-same for every run: the product takes as many as fit into a share of the budget.
+same for every run: the product takes as many as fit into a share of the budget. A budget may also be counted in steps.
 """
 
 import sys
@@ -34,8 +34,8 @@ from pretrain.settings import PretrainSettings
 class Terms:
     """What all runs of a table have in common."""
 
-    seconds: float
-    """Of training, evaluations left out."""
+    budget: str
+    """Of training, evaluations left out, as `--budget` takes it."""
     device: str
     sequence_length: int
     """Of the held-out examples, and of the training examples unless a variant says otherwise."""
@@ -45,11 +45,6 @@ class Terms:
     """Held-out examples for each of them, but the last."""
     examples: int
     """Held-out examples for the result."""
-
-    @property
-    def budget(self) -> str:
-        """As `--budget` takes it."""
-        return f"{self.seconds:.3f}s"
 
     def settings(self, prepared: Path) -> PretrainSettings:
         """The default settings on this corpus; every run is evaluated in their precision and on their examples."""
