@@ -38,7 +38,7 @@ class PrepSettings:
     group_column: str | None = None
     """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
     group_by: Literal["auto", "file", "document"] = "auto"
-    """Without it: file keeps a file on one side; auto: where enough are left."""
+    """Without it: file keeps files on one side; auto: if enough remain."""
     near_duplicates: Literal["group", "drop", "keep"] = "group"
     """Documents that share half of their text: on one side, or dropped."""
     skip_bad_rows: bool = False
@@ -94,10 +94,9 @@ class ExampleSettings:
     groups: ClassVar = {"pairs and masks": ("sequence_length", "masking", "seed")}
 
     sequence_length: int | tuple[int, ...] = 128
-    """Most tokens of an example, special tokens included. Training takes several, one after the other: 128,512."""
+    """Most tokens of an example, special tokens included. In training also several: 128,512."""
     masking: Literal["token", "whole-word"] = "token"
-    """What is masked together in training: single word pieces, or all pieces of a word. In held-out text it is always
-    single pieces."""
+    """Whether all pieces of a word are masked together; never in held-out text."""
     seed: int = 1
     """Seed of every random decision."""
 

@@ -15,7 +15,7 @@ from data_prep.prepared import Shard
 from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
-from pretrain.engine.batches import Position, divided, empty_sequence, inputs
+from pretrain.engine.batches import Maker, Position, divided, empty_sequence, inputs
 
 from .rows import Example
 from .settings import LongText
@@ -207,7 +207,7 @@ def overlapping(length: int, capacity: int) -> list[Span]:
     return [Span(start, capacity) for start in starts]
 
 
-class BatchMaker:
+class BatchMaker(Maker):
     """Texts to packed micro-batches.
 
     Args:

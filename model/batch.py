@@ -1,7 +1,7 @@
 """Batches of sequences laid end to end, the way to a padded rectangle and back, and tokens whose last state is read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Self, TypeVar
 
 import torch
@@ -163,8 +163,8 @@ def _with_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields
         content = getattr(value, field.name)
         if isinstance(content, Tensor):
             changes[field.name] = function(content)
-        elif isinstance(content, PaddingLayout):
-            changes[field.name] = _with_tensors(content, function)
+        elif is_dataclass(content):
+            changes[field.name] = _with_tensors(content, function)  # type: ignore[type-var]  # an instance
     return replace(value, **changes)
 
 

@@ -232,16 +232,21 @@ class BertForPreTraining(BertWithHead):
         return PreTrainingOutput(loss, scores, relation, place_all(encoded.hidden_states, place), encoded.attentions)
 
     def forward_packed(
-        self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
+        self,
+        batch: PackedBatch,
+        masked_positions: Tensor,
+        most_masked: int | None = None,
+        entries: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: what pretraining calls.
 
         Args:
             masked_positions: int64 [M], places in [0, T), each once.
             most_masked: at least the most of them in one sequence; max_sequence_length if None.
+            entries: int64 [S], entries of the vocabulary, each once: MLM logits [M, S] for these alone.
         """
         encoded = self.bert.encode(batch, at=masked_positions, most_at=most_masked)
-        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
+        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight, entries)
         return scores, self.nsp_head(encoded.pooler_output)
 
 

@@ -33,8 +33,11 @@ class MaskedLanguageHead(nn.Module):
         self.norm = layer_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, word_embedding: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, word_embedding: Tensor, entries: Tensor | None = None) -> Tensor:
+        """Scores for these entries alone, int64 [S], if they are given: [M, S]."""
         hidden = self.norm(self.activation(self.dense(hidden)))
+        if entries is not None:
+            return F.linear(hidden, word_embedding[entries], self.bias[entries])  # [M, S]
         return F.linear(hidden, word_embedding, self.bias)  # [M, V]
 
 

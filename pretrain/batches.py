@@ -14,7 +14,8 @@ from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 
-from .engine.batches import Position, divided, empty_sequence, inputs
+from .engine.batches import Maker, Position, divided, empty_sequence, inputs
+from .sampled_softmax import Entries, EntrySampler, entries
 
 # Examples are mixed within this many shards at a time; more shards, better mixed, more pair rows in memory.
 SHARDS_MIXED = 4
@@ -30,6 +31,8 @@ class PretrainingBatch(PackedBatch):
     """[M] int64, their true ids, each one of the vocabulary."""
     most_masked: int
     """At least the most masked positions of one example."""
+    entries: Entries | None = None
+    """What the scores are computed for; None: the whole vocabulary."""
     pair_targets: Tensor
     """[N] int64, 0 = B follows A, 1 = B is random, -100 = no label."""
     fresh: Tensor | None = None
@@ -78,22 +81,49 @@ class ExampleStream:
         return position.content_tokens / self.num_tokens
 
 
-class BatchMaker:
+@dataclass(frozen=True)
+class TargetPlan:
+    """How much of a step's examples is predicted, and among how many entries.
+
+    Args:
+        mask_share: of the tokens that are targets, at the start of the budget and at its end; it changes linearly
+            (Ankner et al. 2023).
+        sampler: draws the entries that scores are computed for; None: all entries.
+    """
+
+    mask_share: tuple[float, float]
+    sampler: EntrySampler | None = None
+
+    def share(self, used: float) -> float:
+        """Of the tokens that are targets, where this share of the budget is used."""
+        first, last = self.mask_share
+        return last + (first - last) * (1 - used)
+
+
+class BatchMaker(Maker):
     """Examples to packed, masked micro-batches of at most `micro_batch_tokens` tokens.
 
     Args:
         copied: of each shard bool [tokens], True where its text stands in the training part too; None if not known.
+        plan: what is predicted in the steps of a training; without it what BERT predicts, among all entries.
     """
 
     def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int,
-                 copied: list[np.ndarray] | None = None):  # fmt: skip
+                 copied: list[np.ndarray] | None = None, plan: TargetPlan | None = None):  # fmt: skip
         self.shards, self.tokenizer = shards, tokenizer
         self.rules = MaskingRules.of(tokenizer, masking)
         self.micro_batch_tokens = micro_batch_tokens
+        self._plan, self._weights = plan, None
         self._copied = None
         if copied is not None:
             # Shards with 1 in the place of copied tokens, and 0 elsewhere: they are packed as the tokens are.
             self._copied = [replace(s, ids=marks.astype(np.uint8)) for s, marks in zip(shards, copied, strict=True)]
+
+    def begin(self, step: int, used: float) -> None:
+        """Do as the plan has it for a step."""
+        if self._plan:
+            self.rules = replace(self.rules, probability=self._plan.share(used))
+            self._weights = self._plan.sampler.draw(step) if self._plan.sampler else None
 
     def lengths(self, examples: Examples) -> np.ndarray:
         """Tokens of each example, special tokens included."""
@@ -124,6 +154,7 @@ class BatchMaker:
             masked_positions=torch.from_numpy(positions),
             masked_targets=torch.from_numpy(targets),
             most_masked=int(np.diff(np.searchsorted(positions, starts)).max()),
+            entries=None if self._weights is None else entries(self._weights, targets),
             pair_targets=torch.from_numpy(examples.label),
             fresh=self._fresh(examples, positions),
         )
@@ -143,6 +174,7 @@ class BatchMaker:
             masked_positions=none,
             masked_targets=none,
             most_masked=0,
+            entries=None if self._weights is None else entries(self._weights, none.numpy()),
             pair_targets=torch.tensor([-100]),
             fresh=None if self._copied is None else torch.zeros(0),
         )

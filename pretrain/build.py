@@ -13,7 +13,7 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForPreTraining
 from model.families import BERT
 
-from .batches import BatchMaker, ExampleStream
+from .batches import BatchMaker, ExampleStream, TargetPlan
 from .engine.checkpoint import read_state
 from .engine.device import Precision
 from .engine.distributed import World
@@ -23,6 +23,7 @@ from .evaluate import Evaluation
 from .masked_words import MaskedWords
 from .next_sentence import NextSentence
 from .objective import PretrainingObjective
+from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
 
 
@@ -168,7 +169,16 @@ def make_data(
     precision = Precision(settings.device, settings.precision)
     held_out_examples = ShardExamples.of(prepared, "validation", length, next_sentence=has_pairs)
     evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
-    return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens), evaluation
+    plan = TargetPlan(settings.mask_shares, make_sampler(settings, prepared))
+    return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens, plan=plan), evaluation
+
+
+def make_sampler(settings: PretrainSettings, prepared: PreparedCorpus) -> EntrySampler | None:
+    """What draws the entries of a sampled softmax; None where all scores are wanted, or are hardly more."""
+    is_large = prepared.tokenizer.vocab_size > 2 * DRAWN
+    if settings.softmax == "full" or not is_large:
+        return None
+    return EntrySampler(prepared.unigram_counts, settings.examples.seed)
 
 
 @torch.no_grad()

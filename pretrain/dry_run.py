@@ -191,4 +191,6 @@ def _nearest(tokens: float, seconds: float) -> str:
 def of_gpus(settings: PretrainSettings, config: BertConfig) -> str:
     """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
     precision = settings.precision if settings.device == "cuda" else "bf16"
-    return GpuMemory(config, settings.optimizer, precision).of_gpus(settings.examples.longest)
+    return GpuMemory(config, settings.optimizer, precision, max(settings.mask_shares)).of_gpus(
+        settings.examples.longest
+    )

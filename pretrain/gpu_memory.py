@@ -15,7 +15,6 @@ from .masked_words import SCORES_AT_ONCE_ON_GPU
 GPUS = (16, 24, 80)
 # CUDA itself, bytes; and the share of the rest that tensors may fill.
 _CUDA, _FILLED = 0.5e9, 0.9
-_MASKED = 0.15
 # Copies in float32 of the layers' matrices that Muon's step has beside their momentum.
 _MUON_COPIES = 5
 
@@ -27,11 +26,13 @@ class GpuMemory:
     Args:
         optimizer: "adamw" or "muon".
         precision: "bf16", "fp16" or "fp32".
+        masked: share of the tokens that are predicted.
     """
 
     config: BertConfig
     optimizer: str
     precision: str
+    masked: float = 0.15
 
     def peak(self, tokens: int) -> float:
         """The most that tensors hold in a step of several micro-batches of this many tokens."""
@@ -41,7 +42,7 @@ class GpuMemory:
 
     def _of_scores(self, tokens: int) -> float:
         """Two float32 copies of the scores that the cross entropy looks at together."""
-        return 2 * 4 * min(SCORES_AT_ONCE_ON_GPU, _MASKED * tokens * self.config.vocab_size)
+        return 2 * 4 * min(SCORES_AT_ONCE_ON_GPU, self.masked * tokens * self.config.vocab_size)
 
     def _of_weights(self) -> float:
         """Weights, gradients, the optimizer's state, and the copies of a micro-batch."""
@@ -62,9 +63,9 @@ class GpuMemory:
         rest = (2 + results) * number * hidden + 2 * norm * hidden + 2 * number * inner
         layers = (self.config.num_hidden_layers - 1) * (key_value + rest)
         # The last layer computes key and value alone of what is not masked.
-        last = key_value + _MASKED * (norm * hidden + rest)
+        last = key_value + self.masked * (norm * hidden + rest)
         # The scores and their gradient.
-        scores = _MASKED * 2 * number * self.config.vocab_size
+        scores = self.masked * 2 * number * self.config.vocab_size
         return layers + last + 2 * norm * hidden + scores
 
     def _state(self) -> int:

@@ -62,8 +62,11 @@ class MaskedWords(Part):
         model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(self.unigram_counts)))
 
     def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
-        """Sum of the negative log likelihoods (nats, fp32) of the targets: a scalar with a gradient."""
-        return cross_entropy_sum(scores.words, batch.masked_targets)
+        """Sum of the negative log likelihoods (nats, fp32) of the targets, estimated where the batch names entries: a
+        scalar with a gradient."""
+        if batch.entries is None:
+            return cross_entropy_sum(scores.words, batch.masked_targets)
+        return cross_entropy_sum(scores.words, batch.entries.targets, batch.entries.log_weights)
 
     def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Also of the targets that are no copies, where they are known."""
@@ -166,18 +169,21 @@ SCORES_AT_ONCE_ON_GPU = 2**24
 _FLOAT16_SCALE = 2.0**10
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of the negative log likelihoods (nats, float32) of labels [M] under logits [M, V], every label an id.
+def cross_entropy_sum(logits: Tensor, labels: Tensor, log_weights: Tensor | None = None) -> Tensor:
+    """Sum of the negative log likelihoods (nats, float32) of labels [M] under logits [M, V], every label a column.
 
     The gradient is worked out beside the loss, in the type of the logits, so that no copy of all scores in float32 is
     made, kept, or read again.
+
+    Args:
+        log_weights: float32 [V], the logarithm of how many columns each stands for; a row's own label counts once.
     """
-    return _CrossEntropySum.apply(logits, labels)
+    return _CrossEntropySum.apply(logits, labels, log_weights)
 
 
 class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, log_weights: Tensor | None) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
         at_once = _SCORES_AT_ONCE.get(logits.device.type, SCORES_AT_ONCE_ON_GPU)
@@ -186,10 +192,13 @@ class _CrossEntropySum(torch.autograd.Function):
         for first in range(0, logits.shape[0], rows):
             part = slice(first, first + rows)
             scores, label = logits[part].float(), labels[part, None]
+            own = scores.gather(1, label)  # [rows, 1]
+            if log_weights is not None:
+                scores = (scores + log_weights).scatter_(1, label, own)
             probabilities = scores.softmax(-1)
             # The most probable entry has at least 1 / V: the logarithm of its probability is exact.
             normaliser = scores.amax(-1) - probabilities.amax(-1).log()
-            total += (normaliser - scores.gather(1, label).squeeze(1)).sum()
+            total += (normaliser - own.squeeze(1)).sum()
             if gradient is not None:
                 probabilities.scatter_add_(1, label, probabilities.new_full(label.shape, -1.0))
                 gradient[part] = probabilities if ctx.scale == 1.0 else probabilities.mul_(ctx.scale)
@@ -198,10 +207,10 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
         # In place: the scores of a step are among its largest tensors. A second backward pass is an error.
-        return gradient.mul_(grad / ctx.scale), None
+        return gradient.mul_(grad / ctx.scale), None, None
 
 
 def unigram_cross_entropy(counts: np.ndarray, targets: np.ndarray) -> float:

@@ -22,7 +22,7 @@ class Scores:
     """What a model makes of a batch."""
 
     words: Tensor
-    """[M, V] logits at the masked positions."""
+    """[M, V] logits at the masked positions, or [M, S] where the batch names entries."""
     pair: Tensor
     """[N, 2] logits of the sentence pair."""
 
@@ -214,4 +214,5 @@ class PretrainingObjective:
 
     @staticmethod
     def _scores(model: BertForPreTraining, batch: PretrainingBatch) -> Scores:
-        return Scores(*model.forward_packed(batch, batch.masked_positions, batch.most_masked))
+        chosen = {} if batch.entries is None else {"entries": batch.entries.ids}
+        return Scores(*model.forward_packed(batch, batch.masked_positions, batch.most_masked, **chosen))

@@ -35,7 +35,7 @@ from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .report import Trouble, busy, draw_curves, model_card, results_table, too_large
-from .resolve import MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
+from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 
 ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
@@ -63,7 +63,7 @@ def pretrain(settings: PretrainSettings, objective: ObjectiveMaker = make_object
 
 def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
     """The settings without `auto`, those of the run found in `out` included."""
-    settings = as_before(settings, out, MAY_DIFFER, unused) or settings
+    settings = as_before(settings, out, MAY_DIFFER, unused, EARLIER) or settings
     return resolve(settings, base_config(settings))
 
 

@@ -144,7 +144,7 @@ def too_short(steps: float, is_timed: bool) -> str | None:
 
 
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-             "dropout", "precision")  # fmt: skip
+             "dropout", "precision", "mask_share", "softmax")  # fmt: skip
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
 _OF_THE_CORPUS = {"min_documents": 1, "group_column": None}

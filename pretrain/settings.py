@@ -17,8 +17,9 @@ class PretrainSettings(LoopSettings):
     """Settings of `python -m pretrain.run`."""
 
     groups: ClassVar = {
-        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "length_shares", "dry_run"),
+        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "dry_run"),
         **LoopSettings.groups,
+        "pairs and masks": ("length_shares", "mask_share", "softmax"),
     }
 
     out: str = "auto"
@@ -36,6 +37,10 @@ class PretrainSettings(LoopSettings):
     """Masked words and next sentences, or masked words alone."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
+    mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
+    """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15."""
+    softmax: Literal["auto", "full", "sampled"] = "auto"
+    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -58,6 +63,23 @@ class PretrainSettings(LoopSettings):
             for end, length, size in zip(ends, lengths, sizes, strict=True)
         ]
 
+    @property
+    def mask_shares(self) -> tuple[float, float]:
+        """Of the tokens that are predicted, at the start of the budget and at its end; of resolved settings."""
+        given = self.mask_share
+        first, last = given if isinstance(given, tuple) else (given, given)
+        return float(first), float(last)
+
+    def _check_mask_share(self) -> None:
+        given = self.mask_share if isinstance(self.mask_share, tuple) else (self.mask_share,)
+        if len(given) > 2:
+            raise PretrainError(
+                f"--mask-share has {len(given)} numbers: give one, or one for the start and one for the end"
+            )
+        for share in given:
+            if share != "auto" and not 0.01 <= share <= 0.9:
+                raise PretrainError(f"--mask-share {share} is out of range: give 0.01 to 0.9")
+
     def _check_lengths(self) -> None:
         count, shares = len(self.examples.lengths), self.length_shares
         if isinstance(self.batch_size, tuple) and len(self.batch_size) != count:
@@ -72,6 +94,7 @@ class PretrainSettings(LoopSettings):
     def __post_init__(self):
         super().__post_init__()
         self._check_lengths()
+        self._check_mask_share()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

@@ -51,6 +51,10 @@ class Maker(Protocol):
     micro_batch_tokens: int
     """Most tokens of a micro-batch."""
 
+    def begin(self, step: int, used: float) -> None:
+        """Get ready for a step, where this share of the budget is used. By default all steps are alike."""
+        return None
+
     def lengths(self, examples: Any) -> npt.NDArray[np.int64]:
         """Tokens of each example."""
 
@@ -80,8 +84,9 @@ class Batches:
         self.position = start
         self._global_batches = stream.batches(batch_size, start)
 
-    def draw(self) -> None:
-        """Go on to the next global batch."""
+    def draw(self, step: int = 0, used: float = 0.0) -> None:
+        """Go on to the next global batch, for this step, where this share of the budget is used."""
+        self.maker.begin(step, used)
         self._drawn, self.position = next(self._global_batches)
         self._mine = self._drawn[share(self.maker.lengths(self._drawn), self.world)]
 

@@ -181,7 +181,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 run.save(batches.position)
             stop_if_asked(run)
             run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(run.amount_used()))
-            unread.append(timed_step(run.learner, batches, run.threads))
+            unread.append(timed_step(run.learner, batches, run.threads, run.used()))
             run.counters.epochs = batches.epochs
             run.agree()
             read(run, unread, keep=run.learner.steps_behind)
@@ -192,10 +192,11 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         stop_if_asked(run)
 
 
-def timed_step(learner: Learner, batches: Batches, threads: Threads) -> Outcome:
-    """A step on the next global batch; how long it took may change the number of threads of the next one."""
+def timed_step(learner: Learner, batches: Batches, threads: Threads, used: float) -> Outcome:
+    """A step on the next global batch, where this share of the budget is used; how long it took may change the number
+    of threads of the next one."""
     began, tokens = time.monotonic(), learner.counters.tokens
-    batches.draw()
+    batches.draw(learner.counters.step, used)
     outcome = step(learner, batches)
     threads.took(time.monotonic() - began, learner.counters.tokens - tokens)
     return outcome

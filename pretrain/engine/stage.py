@@ -63,13 +63,18 @@ def for_device(device: str) -> dict[str, Any]:
 
 
 def as_before(
-    settings: Settings, out: Path, may_differ: set[str], unused: Unused = lambda settings: set()
+    settings: Settings,
+    out: Path,
+    may_differ: set[str],
+    unused: Unused = lambda settings: set(),
+    earlier: Mapping[str, Any] | None = None,
 ) -> Settings | None:
     """The settings of the run that `out` holds, brought up to what is asked now; None if it holds no run.
 
     Args:
         may_differ: names of settings that do not decide the result. A budget among them may only grow.
         unused: settings -> names of those that others leave nothing to act on.
+        earlier: settings that older versions did not have, with what their runs did.
 
     Raises:
         PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
@@ -86,7 +91,7 @@ def as_before(
     if settings.resume == "never" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         raise PretrainError(f"{out} holds a run already: give another --out, or leave --resume never out")
     now = command_line.as_dict(settings)
-    before = command_line.as_dict(type(settings)()) | _read(path)
+    before = command_line.as_dict(type(settings)()) | dict(earlier or {}) | _read(path)
     if before.keys() - now.keys():
         raise PretrainError(f"{out} holds a run of another command, or of another version: give another --out")
     # Of a corpus that one of the two was given prepared the content decides.
