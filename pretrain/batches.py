@@ -87,17 +87,17 @@ class TargetPlan:
 
     Args:
         mask_share: of the tokens that are targets, at the start of the budget and at its end; it changes linearly
-            (Ankner et al. 2023).
+            (Ankner et al. 2023), behind a plateau of the learning rate.
         sampler: draws the entries that scores are computed for; None: all entries.
     """
 
     mask_share: tuple[float, float]
     sampler: EntrySampler | None = None
 
-    def share(self, used: float) -> float:
-        """Of the tokens that are targets, where this share of the budget is used."""
+    def share(self, progress: float) -> float:
+        """Of the tokens that are targets, so far in the budget, in [0, 1]."""
         first, last = self.mask_share
-        return last + (first - last) * (1 - used)
+        return last + (first - last) * (1 - progress)
 
 
 class BatchMaker(Maker):
@@ -119,10 +119,10 @@ class BatchMaker(Maker):
             # Shards with 1 in the place of copied tokens, and 0 elsewhere: they are packed as the tokens are.
             self._copied = [replace(s, ids=marks.astype(np.uint8)) for s, marks in zip(shards, copied, strict=True)]
 
-    def begin(self, step: int, used: float) -> None:
+    def begin(self, step: int, progress: float) -> None:
         """Do as the plan has it for a step."""
         if self._plan:
-            self.rules = replace(self.rules, probability=self._plan.share(used))
+            self.rules = replace(self.rules, probability=self._plan.share(progress))
             self._weights = self._plan.sampler.draw(step) if self._plan.sampler else None
 
     def lengths(self, examples: Examples) -> np.ndarray:

@@ -51,8 +51,8 @@ class Maker(Protocol):
     micro_batch_tokens: int
     """Most tokens of a micro-batch."""
 
-    def begin(self, step: int, used: float) -> None:
-        """Get ready for a step, where this share of the budget is used. By default all steps are alike."""
+    def begin(self, step: int, progress: float) -> None:
+        """Get ready for a step, so far in the budget, in [0, 1]. By default all steps are alike."""
         return None
 
     def lengths(self, examples: Any) -> npt.NDArray[np.int64]:
@@ -84,9 +84,9 @@ class Batches:
         self.position = start
         self._global_batches = stream.batches(batch_size, start)
 
-    def draw(self, step: int = 0, used: float = 0.0) -> None:
-        """Go on to the next global batch, for this step, where this share of the budget is used."""
-        self.maker.begin(step, used)
+    def draw(self, step: int = 0, progress: float = 0.0) -> None:
+        """Go on to the next global batch, for this step, so far in the budget (see `Schedule.progress`)."""
+        self.maker.begin(step, progress)
         self._drawn, self.position = next(self._global_batches)
         self._mine = self._drawn[share(self.maker.lengths(self._drawn), self.world)]
 

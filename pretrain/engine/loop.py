@@ -101,6 +101,10 @@ class Run:
         """Share of the budget that is used, in [0, 1]."""
         return self.amount_used() / self.budget.amount
 
+    def progressed(self) -> float:
+        """How far what changes over the budget has gone, in [0, 1]."""
+        return self.schedule.progress(self.amount_used())
+
     def has_stalled(self) -> bool:
         """Whether `patience` is at its end."""
         return self.patience is not None and self.counters.evaluations_since_best >= self.patience
@@ -181,7 +185,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 run.save(batches.position)
             stop_if_asked(run)
             run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(run.amount_used()))
-            unread.append(timed_step(run.learner, batches, run.threads, run.used()))
+            unread.append(timed_step(run.learner, batches, run.threads, run.progressed()))
             run.counters.epochs = batches.epochs
             run.agree()
             read(run, unread, keep=run.learner.steps_behind)
@@ -192,11 +196,11 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         stop_if_asked(run)
 
 
-def timed_step(learner: Learner, batches: Batches, threads: Threads, used: float) -> Outcome:
-    """A step on the next global batch, where this share of the budget is used; how long it took may change the number
-    of threads of the next one."""
+def timed_step(learner: Learner, batches: Batches, threads: Threads, progress: float) -> Outcome:
+    """A step on the next global batch, so far in the budget; how long it took may change the number of threads of the
+    next one."""
     began, tokens = time.monotonic(), learner.counters.tokens
-    batches.draw(learner.counters.step, used)
+    batches.draw(learner.counters.step, progress)
     outcome = step(learner, batches)
     threads.took(time.monotonic() - began, learner.counters.tokens - tokens)
     return outcome

@@ -38,7 +38,7 @@ def seconds_a_step(learner: Learner, batches: Batches, steps: int) -> float:
     for number in range(steps):
         if number == 1:
             began = time.monotonic()
-        batches.draw(used=0.5)
+        batches.draw(progress=0.5)
         step(learner, batches)
     return (time.monotonic() - began) / (steps - 1)
 

@@ -176,6 +176,11 @@ class Schedule:
         share, rise = max(0.0, self._after_warmup(used)), self._rise(used)
         return self.restart_share + (share - self.restart_share) * rise
 
+    def progress(self, used: float) -> float:
+        """How far what changes over the budget has gone, in [0, 1]: from start to end, or from the end of a plateau."""
+        begin = self.decay_start if self.has_plateau else 0.0
+        return min(1.0, max(0.0, (used - begin) / (self.total - begin)))
+
     def extended(self, total: float, fallen_at: float | None) -> "Schedule":
         """The schedule of a budget that has grown to `total`.
 
