@@ -87,6 +87,8 @@ def read_marked(path: str) -> list[Marked]:
     """
     found = []
     for number, line in enumerate(_lines(path), 1):
+        if not line:
+            continue
         match = _MARKED.match(line)
         if not match or "[[" in match[1] + match[3]:
             raise PretrainError(f"{path}, line {number}: mark one secret as in: I saw [[Ruth Adler]] today.")
@@ -103,7 +105,7 @@ def _lines(path: str) -> list[str]:
         raise PretrainError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PretrainError(f"{path} is not valid UTF-8: save it as UTF-8") from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in text.splitlines()]
 
 
 class Exposure:
@@ -230,7 +232,7 @@ def run(settings: ExposureSettings) -> None:
     from .engine.folder import require_made
 
     sentences = read_marked(str(settings.file))
-    names = _lines(settings.controls) if settings.controls else []
+    names = list(filter(None, _lines(settings.controls))) if settings.controls else []
     require_made(settings.model, ExposureSettings.model, "pretrain.run")
     found = Exposure(settings.model, names)(sentences)
     if settings.out:

@@ -30,8 +30,7 @@ class Position:
     content_tokens: int = 0
 
     def next_buffer(self) -> "Position":
-        """Where to go on with examples of another length, which buffers begin anew with; what is left of this buffer is
-        passed over."""
+        """The start of the next buffer, where a phase of another length continues; the rest of this one is skipped."""
         return replace(self, buffer=self.buffer + 1, example=0)
 
 
