@@ -30,7 +30,8 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Fine-tune every model, each in a folder of its own under `--out`; returns that folder.
 
     results.json there: {"models": {name: {"validation": ..., "test": ...}}, "reference", "differences": {name: {metric:
-    {"mean", "std", "seeds"}}}, "shown"}, where a difference is that of the first model minus the other, seed by seed.
+    {"mean", "std", "seeds"}}}, "shown", "rows"}, where a difference is that of the first model minus the other, seed by
+    seed.
 
     Args:
         task: what is learned; by default classes of texts.
@@ -56,7 +57,7 @@ def write_comparison(settings: FinetuneSettings, out: Path, dataset: Dataset, mo
     """Add the baselines to the models' results; write and say the table."""
     models = models | run_baselines(settings, dataset)
     task = dataset.task
-    results = table_of(task, models, "test" if dataset.test else "validation")
+    results = table_of(task, models, "test" if dataset.test else "validation") | {"rows": dataset.rows()}
     table = comparison_table(task, results)
     write_text(out / "comparison.md", table)
     write_json(out / "results.json", results)
@@ -107,7 +108,7 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
 
 
 def table_of(task: Task, models: dict[str, dict], shown: str) -> dict:
-    """The content of results.json: the models' results and the differences of the first one to each other one."""
+    """The models' results and the differences of the first one to each other one."""
     kept = {name: {use: found.get(use) for use in _KEPT} for name, found in models.items()}
     reference = next(iter(kept))
     first = kept[reference][shown]

@@ -36,6 +36,10 @@ class Dataset:
         """The parts that nothing is learned from: "validation", and "test" where there is one."""
         return {"validation": self.validation} | ({"test": self.test} if self.test else {})
 
+    def rows(self) -> dict[str, int]:
+        """The number of rows of each part."""
+        return {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
+
 
 def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Dataset:
     """Read all files and say what was found.

@@ -190,7 +190,6 @@ class Results:
 
     def _results(self) -> dict:
         test = [found["test"] for found in self.found]
-        rows = {name: len(getattr(self.dataset, name)) for name in ("train", "validation", "test")}
         return {
             "validation": combined([found["validation"] for found in self.found]),
             "test": combined(test) if self.dataset.test else None,
@@ -201,7 +200,7 @@ class Results:
             "learning_rates_tried": self.tried,
             "restarts": sum(len(found["restarts"]) for found in self.found),
             "learned_nothing": [found["seed"] for found in self.found if found["learned_nothing"]],
-            "rows": rows,
+            "rows": self.dataset.rows(),
             "seconds": round(sum(found["seconds"] for found in self.found), 1),
             "data": self.best["data"],
         }

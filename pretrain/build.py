@@ -82,7 +82,8 @@ def make_model(
 
     A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning: what the
     objective knows of the corpus (see `Part.start`), and attention that looks at neighbours
-    (see `model.initialisation`). Both are learned further like everything else.
+    (see `model.initialisation`). Both are learned further like everything else. The first of them is also for a model
+    to continue that has no MLM head.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -94,12 +95,15 @@ def make_model(
         check_tokenizer(tokenizer, settings.init_from, prepared)
         model = open_for_pretraining(settings.init_from, **_dropout(settings))
         check_embeddings(model, tokenizer, settings.init_from)
+        is_head_new = "cls.predictions.bias" in model.newly_initialised
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
         if (longest := model.config.max_position_embeddings) < length:
             print(f"{settings.init_from} reads {longest} tokens: it gets positions for {length}.", flush=True)
             model = lengthened(model, length)
         check_model(model, settings.init_from, prepared, length)
+        if is_head_new:
+            objective.start(model)
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}

@@ -58,8 +58,10 @@ class MaskedWords(Part):
 
     @torch.no_grad()
     def start(self, model: BertForPreTraining) -> None:
-        """The output bias is the log unigram probability."""
-        model.mlm_head.bias.copy_(torch.from_numpy(log_unigram(self.unigram_counts)))
+        """The output bias is the log unigram probability; rows without an entry are as rare as the rarest."""
+        logs = torch.from_numpy(log_unigram(self.unigram_counts))
+        model.mlm_head.bias.fill_(logs.min())
+        model.mlm_head.bias[: len(logs)] = logs
 
     def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
         """Sum of the negative log likelihoods (nats, fp32) of the targets, estimated where the batch names entries: a

@@ -65,7 +65,7 @@ class Part(ABC):
         """What is trained by this part alone."""
 
     def start(self, model: BertForPreTraining) -> None:
-        """Give a fresh model what it would otherwise spend its first steps on learning."""
+        """Give a fresh head what it would otherwise spend its first steps on learning."""
         return None
 
     def count(self, batch: PretrainingBatch) -> int:

@@ -31,3 +31,25 @@ def test_a_measured_row_is_known_by_sources_that_are_there(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     learning = importlib.import_module("learning")
     assert learning.our_code() and learning.peer_code()
+
+
+def test_tables_of_the_pages_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    tables = importlib.import_module("tables")
+    results = tables.Results(ROOT / "benchmarks" / "results.jsonl")
+    for name, (page, _) in tables.TABLES.items():
+        text = (ROOT / page).read_text()
+        assert f"<!-- {name}, by benchmarks/tables.py -->" in text
+        assert tables.with_tables(text, results) == text
+
+
+def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp_path, capsys):
+    """And needs what is there, or what is run before it."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    runs, known = importlib.import_module("experiments").RUNS, {"data", "public"}
+    for name, run in runs.items():
+        assert run.needs <= known
+        known.add(name)
+        module, *arguments = run.command.split()
+        main = importlib.import_module(module).main
+        assert main([*arguments, "--out", str(tmp_path), "--print-config"]) == 0, capsys.readouterr().err

@@ -286,6 +286,23 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert "--preset cannot be combined with --init-from" in capsys.readouterr().err
 
 
+def test_a_model_without_an_mlm_head_gets_one_that_knows_word_frequencies(prepared, tmp_path):
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    # More rows than the tokenizer has entries, as where they were rounded up.
+    config = BertConfig(vocab_size=prepared.tokenizer.vocab_size + 30, max_position_embeddings=64, **sizes)
+    BertModel(config).save_pretrained(tmp_path / "hf")
+    prepared.tokenizer.save(tmp_path / "hf", 64)
+    out = tmp_path / "run"
+    options = [a for a in arguments(prepared, out, budget="1steps") if "preset" not in a]
+    assert main([*options, f"--init-from={tmp_path / 'hf'}", "--learning-rate=1e-9"]) == 0
+    found = json.loads((out / "results.json").read_text())["validation"]
+    assert found["mlm_loss"] == pytest.approx(found["unigram_entropy"], abs=0.1)
+
+
 def test_a_model_that_has_learned_goes_on_at_a_tenth_of_the_rate_and_says_so(finished, prepared, tmp_path, capsys):
     def rate(name, *given):
         options = [a for a in arguments(prepared, tmp_path / name, budget="2steps") if "preset" not in a]
