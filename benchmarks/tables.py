@@ -36,12 +36,12 @@ HALF_INTERVAL = 1.96
 Rows = Iterator[list[str]]
 
 PRETRAINED = {
-    "built-in, 2.4 M tokens": ["built_in"],
-    "2,008 clinical-trial articles, 10.9 M tokens": [f"articles_10m_{seed}" for seed in SEEDS],
-    "the same": ["articles_60m"],
-    "20 novels, 4.1 M tokens": [f"novels_10m_{seed}" for seed in SEEDS],
-    "the same novels": ["novels_60m"],
-    "50,000 Korean film reviews, 0.8 M tokens": ["reviews_12m"],
+    ("built-in, 2.4 M tokens", "4 minutes"): ["built_in"],
+    ("2,008 clinical-trial articles, 10.9 M tokens", "10 minutes"): [f"articles_10m_{seed}" for seed in SEEDS],
+    ("the same", "an hour"): ["articles_60m"],
+    ("20 novels, 4.1 M tokens", "10 minutes"): [f"novels_10m_{seed}" for seed in SEEDS],
+    ("the same novels", "an hour"): ["novels_60m"],
+    ("50,000 Korean film reviews, 0.8 M tokens", "12 minutes"): ["reviews_12m"],
 }
 LABELLED = {
     "sections": "sections of clinical abstracts, 5 classes",
@@ -186,11 +186,11 @@ MARKED = re.compile(r"(<!-- (\w+), by benchmarks/tables\.py -->).*?(<!-- end -->
 
 def pretrained(results: Results) -> Rows:
     """Held-out results of pretraining, a corpus and a budget a row; means where there are several seeds."""
-    yield ["corpus", "command", "MLM loss (word frequencies alone)", "MLM accuracy", "NSP accuracy (majority)"]
-    for corpus, names in PRETRAINED.items():
+    yield ["corpus", "budget", "MLM loss (word frequencies alone)", "MLM accuracy", "NSP accuracy (majority)"]
+    for (corpus, budget), names in PRETRAINED.items():
         found = [found["validation"] for name in names if (found := results.of(name))]
         cells = pretrained_cells(found) if len(found) == len(names) else [NOT_MEASURED] * 3
-        yield [corpus, f"`{shown(RUNS[names[0]].command)}`", *cells]
+        yield [corpus, budget, *cells]
 
 
 def pretrained_cells(found: list[dict]) -> list[str]:
@@ -232,7 +232,7 @@ def readings(results: Results) -> Rows:
     yield ["date", "commit", "command", "found"]
     for line in results.lines:
         if line["reads_test"]:
-            yield [line["date"], line["commit"], f"`{shown(line['command'])}`", numbers(line["found"])]
+            yield [line["date"], line["commit"], f"`{line['command']}`", numbers(line["found"])]
 
 
 def numbers(found: dict) -> str:
@@ -244,12 +244,6 @@ def numbers(found: dict) -> str:
     return f"MLM loss {found['validation']['mlm_loss']:.3f}"
 
 
-def shown(command: str) -> str:
-    """A command as a reader can give it."""
-    return "python -m " + re.sub(r"\{(\w+)\}", lambda name: FOLDERS.get(name[1], f"runs/{name[1]}"), command)
-
-
-FOLDERS = {"data": "data", "public": "bert-folder"}
 TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
