@@ -6,7 +6,8 @@ with something changed, and of transformers.
         --variants "lr 2e-3=--learning-rate 2e-3" "small=--preset small"
 
 A variant is a name and the arguments of `python -m pretrain.run` that differ from the default; it is compared with the
-default on the same seeds, in turns. The runs follow one another, each in a process of its own; a run takes its minutes
+default on the same seeds, in turns. `--recipes` tells recipe from implementation: each program with the recipe of the
+other. The runs follow one another, each in a process of its own; a run takes its minutes
 and about half as much again for evaluations and start (the default and three learning rates of transformers, ten
 minutes each: an hour). Equal steps with a number of threads repeat to the bit, whatever else the machine does. Finished
 rows are kept and not run again: ours for this very source code, those of transformers for what they use of it.
@@ -18,10 +19,11 @@ curve are from the first 500 examples, the result from 4,000. Losses of another 
 --prepared) compare as nats a character of the masked pieces only.
 """
 
+import math
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -34,7 +36,7 @@ from pathlib import Path
 import pretrain  # noqa: F401
 
 # isort: split
-from learning_report import COLUMNS, DEFAULT, PEER, draw, findings
+from learning_report import COLUMNS, DEFAULT, PEER, SEED, draw, findings
 from table import Table, code, machine, parser
 from timed_training import Terms, ours
 
@@ -59,10 +61,11 @@ def options() -> ArgumentParser:
     made.add_argument("--variants", nargs="*", default=[], metavar="NAME=ARGS", help="what differs from the default")
     made.add_argument("--preset", default="auto", help="model size of our runs (default: what the product takes)")
     made.add_argument("--sequence-length", type=int, default=128, help="default: 128")
-    made.add_argument("--peers", nargs="*", type=float, default=[1e-4, 3e-4, 1e-3], metavar="RATE",
-                      help="learning rates of transformers (default: 1e-4 3e-4 1e-3; no value: none)")  # fmt: skip
-    made.add_argument("--peer-preset", default="auto", help="its model size (default: that of our default)")
+    made.add_argument("--peers", nargs="*", type=float, default=[3e-4, 1e-3, 3e-3], metavar="RATE",
+                      help="learning rates of transformers, of which the best one gets all seeds (default: 3e-4 1e-3 "
+                      "3e-3; no value: none)")  # fmt: skip
     made.add_argument("--peer-batch-size", type=int, default=64, help="default: 64")
+    made.add_argument("--recipes", action="store_true", help="also transformers with our recipe, and ours with its")
     made.add_argument("--device", default="auto", help="default: cuda, else cpu")
     made.add_argument("--points", type=int, default=10, help="evaluations a run (default: 10)")
     made.add_argument("--examples", type=int, default=4_000, help="held-out examples of the result (default: 4000)")
@@ -97,34 +100,34 @@ class Bench:
 
     def __init__(self, given: Namespace):
         corpus, variants = PreparedCorpus(given.prepared), dict(text.partition("=")[::2] for text in given.variants)
-        count = given.seeds * (1 + len(variants)) + len(given.peers)
-        minutes = given.minutes / max(1, count) if given.minutes else given.minutes_per_run
+        rows = given.seeds * (1 + len(variants)) + len(given.peers)
+        if given.peers:
+            rows += given.seeds - 1 + 2 * given.seeds * given.recipes
+        minutes = given.minutes / max(1, rows) if given.minutes else given.minutes_per_run
         self.terms = terms = terms_of(given, QUICK_MINUTES if given.quick else minutes)
         amount = terms.budget if given.steps_per_run else f"{minutes:g} minutes"
-        defaults = terms.settings(given.prepared)
         if given.peers and not corpus.next_sentence:
             raise UserError(f"{given.prepared} has no sentence pairs to train transformers on: --peers with no value")
         if missing := [name for name, arguments in variants.items() if not arguments]:
             raise UserError(f"--variants {missing[0]!r} has no arguments: write 'NAME=--option value'")
-        self.runs = our_runs(given, terms, variants)
-        preset = resolve(our_settings(given, terms, [])).preset if given.peer_preset == "auto" else given.peer_preset
-        name = f"{PEER}{preset}, batch {given.peer_batch_size}, "
-        for rate in given.peers:
-            self.runs[f"{name}{rate:g}"] = partial(train_peer, defaults, terms, preset, rate, given.peer_batch_size)
-        on = machine(defaults.device)
+        if given.recipes and not given.peers:
+            raise UserError("--recipes needs the learning rates of transformers: leave --peers out, or give it some")
+        self.given, self.tokenizer = given, corpus.tokenizer
+        self.ours = our_runs(given, terms, variants)
+        on = machine(terms.settings(given.prepared).device)
         self.title = (
             f"{amount} a run on {corpus.manifest['train']['tokens']:,} tokens, vocabulary "
             f"{corpus.tokenizer.vocab_size:,}, {terms.examples:,} held-out examples; {on}"
         )
         facts, file = {"prepared": corpus.digest, "on": on, **vars(terms)}, given.results / "learning.jsonl"
         self.table = Table(file, facts | {"preset": given.preset, "code": our_code()})
-        self._peers = Table(file, facts | {"code": peer_code()})
+        self._peers = Table(file, facts | {"preset": given.preset, "code": peer_code()})
         self.table.rows |= self._peers.rows
 
     def run(self) -> bool:
         """Every run that has no row; whether all succeeded."""
         are_done = True
-        for name, train in self.runs.items():
+        for name, train in self.wanted():
             if name in self.table.rows:
                 continue
             table = self._peers if name.startswith(PEER) else self.table
@@ -135,6 +138,52 @@ class Bench:
                 print(f"{name} has no result: {error}", file=sys.stderr, flush=True)
                 are_done = False
         return are_done
+
+    def wanted(self) -> Iterator[tuple[str, Callable[[], dict]]]:
+        """All runs by the names of their rows; which rate of transformers gets all seeds is known behind the first."""
+        yield from self.ours.items()
+        for rate in self.given.peers:
+            yield self._peer(rate, 1)
+        tried = {rate: self.table.rows.get(self._peer(rate, 1)[0]) for rate in self.given.peers}
+        losses = {rate: row["mlm_loss"] for rate, row in tried.items() if row}
+        if not losses:
+            return
+        best = min(losses, key=lambda rate: (math.isnan(losses[rate]), losses[rate]))
+        if best in (min(losses), max(losses)) and losses.keys() - {best}:
+            print(f"{best:g} is at the edge of the rates of transformers: give more", file=sys.stderr, flush=True)
+        for seed in range(1, self.given.seeds + 1):
+            yield self._peer(best, seed)
+            if self.given.recipes:
+                same = f"{SEED}{seed}"
+                # Our batch size is chosen in the run.
+                size = self.table.rows[f"{DEFAULT}{seed}"]["settings"]["batch_size"]
+                settings = self._settings([f"--batch-size={size}"], seed)
+                yield f"{PEER}with our recipe{same}", partial(train_peer, settings, self.terms)
+                theirs = self._settings(self._recipe_of_peer(best, seed), seed)
+                yield f"ours with the recipe of {PEER}{best:g}{same}", partial(ours, theirs, self.terms)
+
+    def _peer(self, rate: float, seed: int) -> tuple[str, Callable[[], dict]]:
+        """A run of transformers with its own recipe."""
+        settings = self._settings(self._recipe_of_peer(rate, seed), seed)
+        name = f"{PEER}batch {self.given.peer_batch_size}, {rate:g}{SEED}{seed}"
+        return name, partial(train_peer, settings, self.terms)
+
+    def _recipe_of_peer(self, rate: float, seed: int) -> list[str]:
+        """As arguments of `python -m pretrain.run`, from a model that transformers drew."""
+        from peer_training import RECIPE, save_plain_start
+
+        start = self.given.results / f"plain-{self.terms.sequence_length}-{self.given.preset}-{seed}"
+        if not start.exists():
+            save_plain_start(resolve(self._settings([], seed)), self.tokenizer, seed, start)
+        return [
+            *RECIPE,
+            f"--learning-rate={rate:g}",
+            f"--batch-size={self.given.peer_batch_size}",
+            f"--init-from={start}",
+        ]
+
+    def _settings(self, arguments: list[str], seed: int) -> PretrainSettings:
+        return our_settings(self.given, self.terms, [*arguments, f"--seed={seed}"])
 
 
 def terms_of(given: Namespace, minutes: float) -> Terms:
@@ -169,6 +218,8 @@ def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> Pretra
         "evaluations": terms.points,
     }
     common |= {"threads": given.threads} if given.threads else {}
+    if any(argument.startswith("--init-from") for argument in arguments):
+        del common["preset"]  # sizes are those of that model
     words = [f"--{option}={value}" for option, value in common.items()]
     found: list[PretrainSettings] = []
     command = {"prog": "python -m pretrain.run", "description": ""}
@@ -201,12 +252,20 @@ def our_code() -> str:
 
 def peer_code() -> str:
     """Changes with the sources that the rows of transformers come from, and with its version."""
-    used = [
-        f"pretrain/{name}.py" for name in ("batches", "evaluate", "objective", "masked_words", "next_sentence", "build")
-    ]
+    used = (
+        "batches",
+        "evaluate",
+        "objective",
+        "masked_words",
+        "next_sentence",
+        "build",
+        "engine/optimizer",
+        "engine/muon",
+    )
+    sources = [f"pretrain/{name}.py" for name in used]
     own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
     installed = version("transformers") if find_spec("transformers") else "none"
-    return installed + " " + code("data_prep", *used, *own)
+    return installed + " " + code("data_prep", *sources, *own)
 
 
 if __name__ == "__main__":

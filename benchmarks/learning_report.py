@@ -3,7 +3,6 @@
 A variant is better if it is so by more than the spread of its paired seeds.
 """
 
-import math
 import statistics
 from pathlib import Path
 
@@ -24,19 +23,19 @@ COLUMNS = {
 
 
 def findings(rows: dict[str, dict]) -> list[str]:
-    """The noise of the default, the best of transformers, and the distance of every other row from the default."""
+    """The noise of the default, transformers beside it, and the distance of every other row from the default."""
     seeds = [row for name, row in rows.items() if name.startswith(DEFAULT)]
     if not seeds:
         return []
     mean = {key: statistics.mean(row[key] for row in seeds) for key in ("mlm_loss", "nats_a_character")}
     noise = f", standard deviation {statistics.stdev(row['mlm_loss'] for row in seeds):.3f}" if seeds[1:] else ""
     lines = [f"- Default: MLM loss {mean['mlm_loss']:.3f}, mean of {len(seeds)}{noise}."]
-    peers = {name: row for name, row in rows.items() if name.startswith(PEER)}
-    if peers:
-        # A loss that is not a number is not the best.
-        best = min(peers, key=lambda name: (math.isnan(peers[name]["mlm_loss"]), peers[name]["mlm_loss"]))
-        ahead = mean["mlm_loss"] - peers[best]["mlm_loss"]
-        lines.append(f"- Best peer: {best}, {peers[best]['mlm_loss']:.3f}; default - best peer: {ahead:+.3f} nats.")
+    peers = [(name.rpartition(SEED)[0], row) for name, row in rows.items() if name.startswith(PEER)]
+    for peer in dict.fromkeys(name for name, _ in peers):
+        losses = [row["mlm_loss"] for name, row in peers if name == peer]
+        spread = f", standard deviation {statistics.stdev(losses):.3f}" if losses[1:] else ""
+        ahead = mean["mlm_loss"] - statistics.mean(losses)
+        lines.append(f"- {peer}: {statistics.mean(losses):.3f}{spread}; the default minus this: {ahead:+.3f} nats.")
     for variant in dict.fromkeys(name.rpartition(SEED)[0] for name in rows if not name.startswith((DEFAULT, PEER))):
         lines.append(f"- {variant}: {_from_the_default(rows, variant)} from the default.")
     return lines

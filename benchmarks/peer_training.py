@@ -1,13 +1,19 @@
 """The other side of learning.py: `BertForPreTraining` of transformers, trained by the clock as well as it can be.
 
-Set-up: the architecture and vocabulary of our default, its own initialisation, scaled-dot-product attention, bf16
-autocast where the hardware computes in it, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices, 10 % warm-up
-and linear decay to the end of the time, gradients clipped at 1, dynamic padding (to the longest example of a batch, no
-mask where there is none). Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no better in runs this
-short. Its MLM head runs on the masked rows alone (`model.bert`, `index_select`, `model.cls.predictions`). Pairs and
-masks are those of our own loader, from the same seed, whose packed batches are laid out as rectangles: its data loading
-is as fast as ours.
+Set-up: the architecture and vocabulary of our default, scaled-dot-product attention, bf16 autocast where the hardware
+computes in it, gradients clipped at 1, dynamic padding (to the longest example of a batch, no mask where there is
+none). Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no better in runs this short. Its MLM head
+runs on the masked rows alone (`model.bert`, `index_select`, `model.cls.predictions`). Pairs and masks are those of our
+own loader, from the same seed, whose packed batches are laid out as rectangles: its data loading is as fast as ours.
+
+Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
+10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the
+layers' matrices, here query, key and value apart, and our share of targets, with scores for all entries.
 """
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
 import transformers
@@ -16,28 +22,30 @@ from torch import Tensor, nn
 
 from data_prep.examples.packing import ShardExamples
 from data_prep.prepared import PreparedCorpus
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, PackedBatch, parameter_count
-from pretrain.batches import BatchMaker, ExampleStream
-from pretrain.build import bert_objective
+from model.families import read_config
+from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.build import make_model, make_objective
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
+from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.settings import Budget, Schedule
+from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 
-WARMUP = 0.1
+# As arguments of `python -m pretrain.run`, without learning rate and batch size.
+RECIPE = ["--optimizer=adamw", "--weight-decay=0.01", "--warmup=0.1", "--mask-share=0.15", "--softmax=full"]
 
 
 class Peer(nn.Module):
-    """A fresh model of transformers with our sizes; reads packed batches, so that our objective can score it."""
+    """The model of a folder in transformers; reads packed batches, so that our objective can score it."""
 
-    def __init__(self, preset: str, vocab_size: int, sequence_length: int):
+    def __init__(self, folder: Path):
         super().__init__()
-        sizes = {"vocab_size": vocab_size, "max_position_embeddings": sequence_length}
-        dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-        config = BertConfig.from_preset(preset, **sizes, **dropout)
-        theirs = transformers.BertConfig.from_dict(config.to_dict())
-        self.bert = transformers.AutoModelForPreTraining.from_config(theirs, attn_implementation="sdpa")
-        assert sum(p.numel() for p in self.parameters()) == parameter_count(config), "the two architectures differ"
+        self.bert = transformers.AutoModelForPreTraining.from_pretrained(
+            folder, attn_implementation="sdpa", dtype=torch.float32
+        )
 
     def forward_packed(
         self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
@@ -53,60 +61,73 @@ class Peer(nn.Module):
         rows = encoded.last_hidden_state.flatten(0, 1).index_select(0, places)
         return self.bert.cls.predictions(rows), self.bert.cls.seq_relationship(encoded.pooler_output)
 
+    def layer_matrices(self) -> list[nn.Parameter]:
+        """What Muon optimizes."""
+        return [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
 
-def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.AdamW:
-    """Fused AdamW; no decay of biases and LayerNorms."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.01},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), fused=True)
+
+def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, seed: int, folder: Path) -> None:
+    """A folder with a fresh model of transformers, drawn as transformers draws it, of the sizes of these settings."""
+    length = settings.examples.longest
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": length}
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
+    config = BertConfig.from_preset(settings.preset, **sizes, **dropout)
+    torch.manual_seed(seed)
+    model = transformers.BertForPreTraining(transformers.BertConfig.from_dict(config.to_dict()))
+    assert sum(p.numel() for p in model.parameters()) == parameter_count(config), "the two architectures differ"
+    model.save_pretrained(folder)
+    tokenizer.save(folder, length)
 
 
 class PeerTraining:
     """A training of the model of transformers, step by step.
 
     Args:
-        settings: our resolved defaults: corpus, examples, device and precision are theirs.
+        settings: resolved, with a batch size. It starts from the model of `--init-from`, or from our fresh one.
     """
 
-    def __init__(self, settings: PretrainSettings, preset: str, learning_rate: float, batch_size: int):
+    def __init__(self, settings: PretrainSettings):
         self.prepared = PreparedCorpus(settings.prepared)
         examples, tokenizer = settings.examples, self.prepared.tokenizer
         stream = ExampleStream(ShardExamples.of(self.prepared, "train", examples.longest, examples.seed))
-        self._drawn = stream.batches(batch_size, Position())
-        self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, settings.micro_batch_tokens)
-        self._objective = bert_objective(self.prepared.unigram_counts)
-        self._precision, self._device = Precision(settings.device, settings.precision), settings.device
-        torch.manual_seed(examples.seed)
-        self.model = Peer(preset, tokenizer.vocab_size, examples.longest).to(self._device).train()
-        self._optimizer, self._learning_rate = make_optimizer(self.model, learning_rate), learning_rate
+        self._drawn = stream.batches(settings.batch_size, Position())
+        plan = TargetPlan(settings.mask_shares)
+        tokens = settings.micro_batch_tokens
+        self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, tokens, plan=plan)
+        self._objective = make_objective(settings, self.prepared)
+        self._precision, self._settings = Precision(settings.device, settings.precision), settings
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(settings, self.prepared, self._objective).save_pretrained(folder)
+            self.model = Peer(Path(folder)).to(settings.device).train()
+        kind, rate, decay = settings.optimizer, settings.peak, settings.weight_decay
+        self._optimizer = Optimizer(self.model, kind, rate, decay, self._precision.optimizer_dtype)
         self.steps = self.tokens = 0
 
-    def step(self, share: float) -> None:
-        """One batch; `share` of the peak learning rate."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = share * self._learning_rate
+    def step(self, share: float, progress: float) -> None:
+        """One batch at a share of the peak learning rate, when so much of the budget, in [0, 1], is used."""
+        self._optimizer.set_learning_rate(share * self._settings.peak)
+        self._maker.begin(self.steps, progress)
         examples, _ = next(self._drawn)
         batch = self._maker.packed(examples)
         counts = self._objective.counts(batch)
         with self._precision():
-            sums = self._objective.loss_sums(self.model, batch.to(self._device, non_blocking=True))
+            sums = self._objective.loss_sums(self.model, batch.to(self._settings.device, non_blocking=True))
         sum(value / max(1, counts[name]) for name, value in sums.items()).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_norm, foreach=True)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.steps, self.tokens = self.steps + 1, self.tokens + batch.num_tokens
 
 
-def peer(settings: PretrainSettings, terms: Terms, preset: str, learning_rate: float, batch_size: int) -> dict:
-    """The row of a training of transformers; the rules of the clock are those of `timed_training`."""
+def peer(settings: PretrainSettings, terms: Terms) -> dict:
+    """The row of a training of transformers with these settings; the rules of the clock are those of
+    `timed_training`."""
     transformers.logging.set_verbosity_error()
-    training = PeerTraining(settings, preset, learning_rate, batch_size)
+    settings = resolve(settings, read_config(settings.init_from) if settings.init_from else None)
+    training = PeerTraining(settings)
     judge = Judge(training.prepared, terms)
     budget = Budget.parse(terms.budget)
-    schedule = Schedule("linear", WARMUP * budget.amount, budget.amount)
+    schedule = Schedule(settings.schedule, settings.warmup * budget.amount, budget.amount)
     stopwatch, evaluated = Stopwatch(), 0
     while (used := training.steps if budget.is_counted else stopwatch.seconds()) < budget.amount:
         due = int(used / budget.amount * terms.points)
@@ -115,7 +136,7 @@ def peer(settings: PretrainSettings, terms: Terms, preset: str, learning_rate: f
             judge(training.model, terms.examples_a_point, stopwatch.seconds(), training.steps, training.tokens)
             evaluated = due
             stopwatch.go_on()
-        training.step(schedule(used))
+        training.step(schedule(used), schedule.progress(used))
     stopwatch.stop()
     judge(training.model, terms.examples, stopwatch.seconds(), training.steps, training.tokens)
-    return judge.row(settings={"preset": preset, "learning_rate": learning_rate, "batch_size": batch_size})
+    return judge.row(settings=asdict(settings))
