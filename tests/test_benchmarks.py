@@ -51,5 +51,8 @@ def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp
         assert run.needs <= known
         known.add(name)
         module, *arguments = run.command.split()
+        if module.endswith(".py"):
+            assert (ROOT / module).exists()
+            continue
         main = importlib.import_module(module).main
         assert main([*arguments, "--out", str(tmp_path), "--print-config"]) == 0, capsys.readouterr().err
