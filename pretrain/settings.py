@@ -38,9 +38,9 @@ class PretrainSettings(LoopSettings):
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
-    """Share of tokens to predict; from start to end of the budget: 0.4,0.15. auto: 0.15."""
+    """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
-    """In training: scores for all entries, or for a sample. auto: full."""
+    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)

@@ -170,7 +170,7 @@ def test_a_run_of_an_older_version_goes_on_with_what_it_did(prepared, tmp_path):
     assert settings_now["mask_share"] == 0.15 and settings_now["softmax"] == "full"
     assert run(prepared, tmp_path / "new", "2steps") == 0
     settings_now = yaml.safe_load((tmp_path / "new" / "settings.yaml").read_text())
-    assert settings_now["mask_share"] == 0.15 and settings_now["softmax"] == "full"
+    assert settings_now["mask_share"] == [0.4, 0.15] and settings_now["softmax"] == "sampled"
 
 
 @pytest.mark.parametrize(
