@@ -61,9 +61,10 @@ class Peer(nn.Module):
         rows = encoded.last_hidden_state.flatten(0, 1).index_select(0, places)
         return self.bert.cls.predictions(rows), self.bert.cls.seq_relationship(encoded.pooler_output)
 
-    def layer_matrices(self) -> list[nn.Parameter]:
+    def hidden_matrices(self) -> list[nn.Parameter]:
         """What Muon optimizes."""
-        return [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
+        layers = [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
+        return [*layers, self.bert.cls.predictions.transform.dense.weight]
 
 
 def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, seed: int, folder: Path) -> None:

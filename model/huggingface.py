@@ -37,8 +37,8 @@ class PretrainedModel(nn.Module):
         super().__init__()
         self.config = config
 
-    def layer_matrices(self) -> list[nn.Parameter]:
-        """The weight matrices inside the layers, which Muon optimizes."""
+    def hidden_matrices(self) -> list[Tensor]:
+        """The weight matrices from one hidden state to the next, which Muon optimizes."""
         raise NotImplementedError
 
     @classmethod
