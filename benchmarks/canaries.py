@@ -9,7 +9,6 @@ for the name in the first of its sentences (`python -m pretrain.exposure`). Name
 what is guessed: all names are made in the same way, and {controls} others are the candidates beside them.
 """
 
-import gzip
 import random
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from statistics import mean
 import pretrain
 
 # isort: split
+from beginning import documents
 from table import Table, code, machine, parser
 
 from data_prep import prepare
@@ -110,13 +110,6 @@ def made_up(count: int) -> tuple[dict[str, list[str]], list[str]]:
         names[f"{first.capitalize()} {last.capitalize()}"] = None
     rest = list(names)
     return {times: [rest.pop() for _ in range(count)] for times in TIMES}, rest
-
-
-def documents(path: Path, megabytes: float) -> list[list[str]]:
-    """The first documents of a file, each a list of lines."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-        text = file.read(int(megabytes * 1e6))
-    return [block.split("\n") for block in text.split("\n\n")[:-1]]
 
 
 def planted(texts: list[list[str]], canaries: dict[str, list[str]]) -> str:

@@ -7,10 +7,11 @@ with something changed, and of transformers.
 
 A variant is a name and the arguments of `python -m pretrain.run` that differ from the default; it is compared with the
 default on the same seeds, in turns. `--recipes` tells recipe from implementation: each program with the recipe of the
-other. The runs follow one another, each in a process of its own; a run takes its minutes
-and about half as much again for evaluations and start (the default and three learning rates of transformers, ten
-minutes each: an hour). Equal steps with a number of threads repeat to the bit, whatever else the machine does. Finished
-rows are kept and not run again: ours for this very source code, those of transformers for what they use of it.
+other, and ours with the scores of all entries, as transformers computes them. The runs follow one another, each in a
+process of its own; a run takes its minutes and about half as much again for evaluations and start (the default and
+three learning rates of transformers, ten minutes each: an hour; with `--seeds 3 --recipes` four). Equal steps with a
+number of threads repeat to the bit, whatever else the machine does. Finished rows are kept and not run again for this
+very source code.
 
 Fair: the same prepared corpus and the same frozen held-out examples, pairs and masks for all, also for a variant of
 another length or masking, scored by one piece of code in one precision. The clock runs from the first batch and stands
@@ -43,6 +44,7 @@ from timed_training import Terms, ours
 from data_prep.console import command_line
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
+from pretrain.engine.folder import whole_folder
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 
@@ -102,7 +104,7 @@ class Bench:
         corpus, variants = PreparedCorpus(given.prepared), dict(text.partition("=")[::2] for text in given.variants)
         rows = given.seeds * (1 + len(variants)) + len(given.peers)
         if given.peers:
-            rows += given.seeds - 1 + 2 * given.seeds * given.recipes
+            rows += given.seeds - 1 + 3 * given.seeds * given.recipes
         minutes = given.minutes / max(1, rows) if given.minutes else given.minutes_per_run
         self.terms = terms = terms_of(given, QUICK_MINUTES if given.quick else minutes)
         amount = terms.budget if given.steps_per_run else f"{minutes:g} minutes"
@@ -112,17 +114,21 @@ class Bench:
             raise UserError(f"--variants {missing[0]!r} has no arguments: write 'NAME=--option value'")
         if given.recipes and not given.peers:
             raise UserError("--recipes needs the learning rates of transformers: leave --peers out, or give it some")
-        self.given, self.tokenizer = given, corpus.tokenizer
+        self.given, self.corpus = given, corpus
         self.ours = our_runs(given, terms, variants)
         on = machine(terms.settings(given.prepared).device)
         self.title = (
             f"{amount} a run on {corpus.manifest['train']['tokens']:,} tokens, vocabulary "
             f"{corpus.tokenizer.vocab_size:,}, {terms.examples:,} held-out examples; {on}"
         )
-        facts, file = {"prepared": corpus.digest, "on": on, **vars(terms)}, given.results / "learning.jsonl"
-        self.table = Table(file, facts | {"preset": given.preset, "code": our_code()})
-        self._peers = Table(file, facts | {"preset": given.preset, "code": peer_code()})
-        self.table.rows |= self._peers.rows
+        facts = {
+            "prepared": corpus.digest,
+            "on": on,
+            "preset": given.preset,
+            "threads": given.threads,
+            "code": sources(),
+        }
+        self.table = Table(given.results / "learning.jsonl", facts | vars(terms))
 
     def run(self) -> bool:
         """Every run that has no row; whether all succeeded."""
@@ -130,10 +136,9 @@ class Bench:
         for name, train in self.wanted():
             if name in self.table.rows:
                 continue
-            table = self._peers if name.startswith(PEER) else self.table
             print(f"{name} ({self.terms.budget} and evaluations)", file=sys.stderr, flush=True)
             try:
-                self.table.rows[name] = table.row(name, partial(alone, train))
+                self.table.row(name, partial(alone, train))
             except (UserError, BrokenProcessPool) as error:
                 print(f"{name} has no result: {error}", file=sys.stderr, flush=True)
                 are_done = False
@@ -155,12 +160,15 @@ class Bench:
             yield self._peer(best, seed)
             if self.given.recipes:
                 same = f"{SEED}{seed}"
-                # Our batch size is chosen in the run.
-                size = self.table.rows[f"{DEFAULT}{seed}"]["settings"]["batch_size"]
-                settings = self._settings([f"--batch-size={size}"], seed)
-                yield f"{PEER}with our recipe{same}", partial(train_peer, settings, self.terms)
+                # Our batch size is chosen in the run; transformers has no sampled softmax.
+                default = self.table.rows.get(f"{DEFAULT}{seed}")
+                size = default["settings"]["batch_size"] if default else self.given.peer_batch_size
+                settings = self._settings([f"--batch-size={size}", "--softmax=full"], seed)
+                yield f"{PEER}with our recipe, all scores{same}", partial(train_peer, settings, self.terms)
+                yield f"ours with all scores{same}", partial(ours, settings, self.terms)
+                name, _ = self._peer(best, seed)
                 theirs = self._settings(self._recipe_of_peer(best, seed), seed)
-                yield f"ours with the recipe of {PEER}{best:g}{same}", partial(ours, theirs, self.terms)
+                yield f"ours with the recipe of {name}", partial(ours, theirs, self.terms)
 
     def _peer(self, rate: float, seed: int) -> tuple[str, Callable[[], dict]]:
         """A run of transformers with its own recipe."""
@@ -172,9 +180,12 @@ class Bench:
         """As arguments of `python -m pretrain.run`, from a model that transformers drew."""
         from peer_training import RECIPE, save_plain_start
 
-        start = self.given.results / f"plain-{self.terms.sequence_length}-{self.given.preset}-{seed}"
+        settings = resolve(self._settings([], seed))
+        name = f"plain-{settings.preset}-{self.terms.sequence_length}-{self.corpus.digest[:8]}-{seed}"
+        start = (self.given.results / name).absolute()
         if not start.exists():
-            save_plain_start(resolve(self._settings([], seed)), self.tokenizer, seed, start)
+            with whole_folder(start, 0) as folder:
+                save_plain_start(settings, self.corpus.tokenizer, folder)
         return [
             *RECIPE,
             f"--learning-rate={rate:g}",
@@ -233,7 +244,7 @@ def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> Pretra
 
 
 def train_peer(*arguments) -> dict:
-    """`peer_training.peer`, imported only in the process of the run."""
+    """`peer_training.peer`; transformers may be absent where no peer is asked for."""
     from peer_training import peer
 
     return peer(*arguments)
@@ -245,27 +256,11 @@ def alone(train: Callable[[], dict]) -> dict:
         return pool.submit(train).result()
 
 
-def our_code() -> str:
-    """Changes with the sources that our rows come from."""
-    return code("data_prep", "model", "pretrain", "benchmarks/timed_training.py")
-
-
-def peer_code() -> str:
-    """Changes with the sources that the rows of transformers come from, and with its version."""
-    used = (
-        "batches",
-        "evaluate",
-        "objective",
-        "masked_words",
-        "next_sentence",
-        "build",
-        "engine/optimizer",
-        "engine/muon",
-    )
-    sources = [f"pretrain/{name}.py" for name in used]
-    own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
+def sources() -> str:
+    """Changes with the version of transformers, and with the sources that rows come from."""
     installed = version("transformers") if find_spec("transformers") else "none"
-    return installed + " " + code("data_prep", *sources, *own)
+    own = [f"benchmarks/{name}.py" for name in ("timed_training", "peer_training")]
+    return f"{installed} {code('data_prep', 'model', 'pretrain', *own)}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ own loader, from the same seed, whose packed batches are laid out as rectangles:
 
 Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
 10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the
-layers' matrices, here query, key and value apart, and our share of targets, with scores for all entries.
+matrices of layers and MLM head (here query, key and value apart), our share of targets, scores for all entries.
 """
 
 import tempfile
@@ -67,13 +67,13 @@ class Peer(nn.Module):
         return [*layers, self.bert.cls.predictions.transform.dense.weight]
 
 
-def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, seed: int, folder: Path) -> None:
-    """A folder with a fresh model of transformers, drawn as transformers draws it, of the sizes of these settings."""
+def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, folder: Path) -> None:
+    """A folder with a fresh model of transformers, drawn as it draws one, of the sizes and the seed of settings."""
     length = settings.examples.longest
     sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": length}
     dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
     config = BertConfig.from_preset(settings.preset, **sizes, **dropout)
-    torch.manual_seed(seed)
+    torch.manual_seed(settings.examples.seed)
     model = transformers.BertForPreTraining(transformers.BertConfig.from_dict(config.to_dict()))
     assert sum(p.numel() for p in model.parameters()) == parameter_count(config), "the two architectures differ"
     model.save_pretrained(folder)
@@ -125,6 +125,7 @@ def peer(settings: PretrainSettings, terms: Terms) -> dict:
     `timed_training`."""
     transformers.logging.set_verbosity_error()
     settings = resolve(settings, read_config(settings.init_from) if settings.init_from else None)
+    torch.set_num_threads(settings.threads)
     training = PeerTraining(settings)
     judge = Judge(training.prepared, terms)
     budget = Budget.parse(terms.budget)

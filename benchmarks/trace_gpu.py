@@ -198,7 +198,7 @@ def row(case: Case, places: dict) -> str:
     cells = [f"{case.preset}, {case.length}", case.arithmetic, case.optimizer, ", ".join(sorted(found.attention)),
              f"{found.trace.operations.total():,}", f"{found.trace.waits.total()}",
              f"{found.trace.reads}"]  # fmt: skip
-    computed = GpuMemory(case.config(), case.optimizer, case.precision).peak(found.tokens)
+    computed = GpuMemory(case.config(), case.optimizer, case.precision, MASKED).peak(found.tokens)
     cells += [f"{size / 1e9:.2f}" for size in (found.state, found.trace.peak, computed)]
     return "| " + " | ".join(cells) + " |"
 

@@ -120,7 +120,7 @@ def with_search(settings: FinetuneSettings) -> FinetuneSettings:
 def learning_rate(optimizer: str, hidden_size: int) -> float:
     """The default peak of AdamW: a power of the width, through that of BERT base and the one measured for 128 units.
 
-    Muon's is half as much again, as everything but the hidden matrices takes 0.65 of it.
+    Muon's is half as much again, as everything but the layers' matrices takes 0.65 of it.
     """
     exponent = math.log(_RATE_AT_128 / _RATE_AT_768) / math.log(768 / 128)
     rate = _RATE_AT_768 * (768 / hidden_size) ** exponent

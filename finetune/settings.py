@@ -91,7 +91,7 @@ class FinetuneSettings(LoopSettings):
     batch_size: int = 32
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """adamw, or muon for the hidden matrices with adamw for the rest."""
+    """adamw, or muon for the matrices of the layers with adamw for the rest."""
     learning_rate: float | Literal["auto", "search"] = "auto"
     """Peak learning rate. auto: 5e-5 for 768 units, more for smaller models; with --compare search. search: the best of
     three on the validation texts, with the first seed."""

@@ -178,7 +178,7 @@ class BertWithHead(PretrainedModel):
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
 
     def hidden_matrices(self) -> list[Tensor]:
-        """Those of the encoder, and of a head that makes hidden states of hidden states."""
+        """The weight matrices inside the layers."""
         return self.bert.hidden_matrices()
 
     def freeze_encoder(self) -> None:

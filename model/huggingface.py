@@ -38,7 +38,7 @@ class PretrainedModel(nn.Module):
         self.config = config
 
     def hidden_matrices(self) -> list[Tensor]:
-        """The weight matrices from one hidden state to the next, which Muon optimizes."""
+        """The weight matrices that Muon optimizes: those of the layers, and that of an MLM head."""
         raise NotImplementedError
 
     @classmethod

@@ -11,7 +11,7 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForPreTraining
-from model.families import BERT
+from model.families import BERT, read_config
 
 from .batches import BatchMaker, ExampleStream, TargetPlan
 from .engine.checkpoint import read_state
@@ -95,15 +95,16 @@ def make_model(
         check_tokenizer(tokenizer, settings.init_from, prepared)
         model = open_for_pretraining(settings.init_from, **_dropout(settings))
         check_embeddings(model, tokenizer, settings.init_from)
-        is_head_new = "cls.predictions.bias" in model.newly_initialised
+        has_new_head = model.names.of("mlm_head.dense.weight")[0] in model.newly_initialised
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
         if (longest := model.config.max_position_embeddings) < length:
             print(f"{settings.init_from} reads {longest} tokens: it gets positions for {length}.", flush=True)
             model = lengthened(model, length)
         check_model(model, settings.init_from, prepared, length)
-        if is_head_new:
+        if has_new_head:
             objective.start(model)
+            print("The bias of its new MLM head starts from word frequencies.", flush=True)
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
@@ -179,10 +180,12 @@ def make_data(
 
 def make_sampler(settings: PretrainSettings, prepared: PreparedCorpus) -> EntrySampler | None:
     """What draws the entries of a sampled softmax; None where all scores are wanted, or are hardly more."""
-    is_large = prepared.tokenizer.vocab_size > 2 * DRAWN
-    if settings.softmax == "full" or not is_large:
+    counts = prepared.unigram_counts
+    if settings.softmax == "full" or len(counts) <= 2 * DRAWN:
         return None
-    return EntrySampler(prepared.unigram_counts, settings.examples.seed)
+    # A model to continue may have more rows than its tokenizer has entries.
+    rows = read_config(settings.init_from).vocab_size if settings.init_from else 0
+    return EntrySampler(np.pad(counts, (0, max(0, rows - len(counts)))), settings.examples.seed)
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ class GpuMemory:
     config: BertConfig
     optimizer: str
     precision: str
-    masked: float = 0.15
+    masked: float
 
     def peak(self, tokens: int) -> float:
         """The most that tensors hold in a step of several micro-batches of this many tokens."""

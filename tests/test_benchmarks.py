@@ -30,17 +30,17 @@ def test_a_benchmark_knows_the_options_that_are_printed(script, capsys, monkeypa
 def test_a_measured_row_is_known_by_sources_that_are_there(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     learning = importlib.import_module("learning")
-    assert learning.our_code() and learning.peer_code()
+    assert learning.sources()
 
 
 def test_tables_of_the_pages_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    tables = importlib.import_module("tables")
-    results = tables.Results(ROOT / "benchmarks" / "results.jsonl")
-    for name, (page, _) in tables.TABLES.items():
+    published = importlib.import_module("published")
+    results = published.Results(ROOT / "benchmarks" / "results.jsonl")
+    for name, (page, _) in published.TABLES.items():
         text = (ROOT / page).read_text()
-        assert f"<!-- {name}, by benchmarks/tables.py -->" in text
-        assert tables.with_tables(text, results) == text
+        assert f"<!-- {name}, by benchmarks/published.py -->" in text
+        assert published.with_tables(text, results) == text
 
 
 def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp_path, capsys):
@@ -56,3 +56,34 @@ def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp
             continue
         main = importlib.import_module(module).main
         assert main([*arguments, "--out", str(tmp_path), "--print-config"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    published, experiments = map(importlib.import_module, ("published", "experiments"))
+    text = tmp_path / "a folder" / "text.txt"
+    text.parent.mkdir()
+    text.write_text((ROOT / "CHANGELOG.md").read_text() + "".join(page.read_text() for page in PAGES[1:8]))
+    small = {
+        "few": experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 0.05"),
+        "corpus": experiments.Run(
+            "data_prep.run --corpus {few}/text.txt --vocab-size auto --document blank-line --line paragraph"
+        ),
+        "model": experiments.Run("pretrain.run --prepared {corpus} --preset tiny --budget 2steps", reads_test=True),
+    }
+    for module in (published, experiments):
+        monkeypatch.setattr(module, "RUNS", small)
+    results = published.Results(tmp_path / "results.jsonl")
+    published.Runner(text.parent, tmp_path / "runs", results).run("model")
+    found = published.Results(results.path).of("model")
+    assert found == results.of("model") and found["steps"] == 2 and len(found["curve"]["tokens"])
+    assert (tmp_path / "runs" / "few" / "text.txt").stat().st_size < 50_001
+    # Another corpus is another run, and so is another recipe.
+    monkeypatch.setattr(published, "RECIPE", published.RECIPE + 1)
+    assert not results.of("model")
+    monkeypatch.undo()
+    monkeypatch.setitem(small, "few", experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 1"))
+    monkeypatch.setattr(experiments, "RUNS", small)
+    monkeypatch.setattr(published, "RUNS", small)
+    assert not results.of("model")

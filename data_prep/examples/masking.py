@@ -1,4 +1,4 @@
-"""Which 15 % of the tokens are predicted, and what stands in their place: 80 % [MASK], 10 % random, 10 % unchanged.
+"""Which tokens are predicted, and what stands in their place: 80 % [MASK], 10 % random, 10 % unchanged.
 
 Masked language modelling after Devlin et al. 2019 (BERT, section 3.1, task 1 and appendix A.1). The number of
 targets is exact in every example, not a coin per token.

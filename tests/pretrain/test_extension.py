@@ -1,5 +1,6 @@
 """A BERT with a grown vocabulary: the same model, and new rows that are the means of their old pieces."""
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken
@@ -7,9 +8,11 @@ from tokenizers import AddedToken
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.build import extended, lengthened
+from pretrain.build import extended, lengthened, make_sampler
 from pretrain.engine.checkpoint import save_model_folder
+from pretrain.masked_words import log_unigram
 from pretrain.run import main
+from pretrain.settings import PretrainSettings
 
 NEW = ["hearts", "##ingly", "patients"]
 
@@ -115,6 +118,34 @@ def test_a_run_continues_with_the_tokens_that_were_added_to_a_tokenizer(
     assert found.begins_with(tokenizer) and found.encode(["the heart rate<e1>"])[0][-2:] == [98, 99]
     final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
     assert final.config.vocab_size == found.vocab_size == (110 if more else 100)
+
+
+def test_a_new_mlm_head_starts_from_word_frequencies_and_one_that_is_there_stays(
+    model, small_tokenizer, corpus_file, tmp_path
+):
+    """Also of a model that gets entries and positions."""
+    save_model_folder(model, small_tokenizer, tmp_path / "whole")
+    save_model_folder(model.bert, small_tokenizer, tmp_path / "encoder")
+    given = [f"--corpus={corpus_file}", "--sequence-length=96", "--batch-size=8", "--extend-vocab=10", "--workers=1"]
+    given += ["--device=cpu", "--budget=1steps", "--evaluations=1", "--learning-rate=1e-9"]
+    for name in ("whole", "encoder"):
+        assert main([*given, f"--init-from={tmp_path / name}", f"--out={tmp_path}/{name}-run"]) == 0
+    whole, encoder = (
+        BertForPreTraining.from_pretrained(tmp_path / f"{name}-run" / "final").mlm_head.bias.detach()
+        for name in ("whole", "encoder")
+    )
+    counts = np.load(tmp_path / "encoder-run" / "prepared" / "unigram_counts.npy")
+    torch.testing.assert_close(whole[:98], model.mlm_head.bias.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(encoder, torch.from_numpy(log_unigram(counts)).float(), rtol=0, atol=1e-6)
+
+
+def test_rows_without_an_entry_are_drawn_too(small_tokenizer, prepared, tmp_path, monkeypatch):
+    config = BertConfig(vocab_size=prepared.tokenizer.vocab_size + 30, hidden_size=32, num_hidden_layers=1,
+                        num_attention_heads=2, intermediate_size=64)  # fmt: skip
+    save_model_folder(BertForPreTraining(config), prepared.tokenizer, tmp_path / "bert")
+    monkeypatch.setattr("pretrain.build.DRAWN", 1)
+    settings = PretrainSettings(init_from=str(tmp_path / "bert"), softmax="sampled")
+    assert len(make_sampler(settings, prepared).draw(1)) == config.vocab_size
 
 
 def test_nothing_to_extend_is_refused(corpus_file, tmp_path, capsys):

@@ -7,12 +7,13 @@ from model import PRESETS, BertConfig, BertForPreTraining
 from pretrain.engine.device import tokens_at_once
 from pretrain.engine.optimizer import Optimizer
 from pretrain.gpu_memory import GpuMemory
+from pretrain.resolve import MASK_SHARE
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def memory(preset: str, optimizer: str = "muon", precision: str = "bf16", vocab_size: int = 30_522) -> GpuMemory:
-    return GpuMemory(BertConfig.from_preset(preset, vocab_size), optimizer, precision)
+    return GpuMemory(BertConfig.from_preset(preset, vocab_size), optimizer, precision, max(MASK_SHARE))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -47,10 +48,10 @@ def test_no_more_than_the_default_is_advised_and_a_gpu_may_be_too_small():
 
 def test_a_plan_says_that_it_is_computed():
     assert memory("base").of_gpus(512) == (
-        "16 GB: 36,000, 24 GB: 57,000, 80 GB: 65,536 (--micro-batch-tokens that fit in bf16; computed, not measured)"
+        "16 GB: 32,000, 24 GB: 51,000, 80 GB: 65,536 (--micro-batch-tokens that fit in bf16; computed, not measured)"
     )
     assert (
-        GpuMemory(BertConfig.from_preset("large", 30_522, num_hidden_layers=96), "adamw", "fp32")
+        GpuMemory(BertConfig.from_preset("large", 30_522, num_hidden_layers=96), "adamw", "fp32", 0.15)
         .of_gpus(512)
         .startswith("16 GB: too small, 24 GB: ")
     )

