@@ -8,7 +8,7 @@ own loader, from the same seed, whose packed batches are laid out as rectangles:
 
 Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
 10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the
-matrices of layers and MLM head (here query, key and value apart), our share of targets, scores for all entries.
+layers' matrices (here query, key and value apart), our share of targets, scores for all entries.
 """
 
 import tempfile
@@ -61,10 +61,9 @@ class Peer(nn.Module):
         rows = encoded.last_hidden_state.flatten(0, 1).index_select(0, places)
         return self.bert.cls.predictions(rows), self.bert.cls.seq_relationship(encoded.pooler_output)
 
-    def hidden_matrices(self) -> list[nn.Parameter]:
+    def layer_matrices(self) -> list[nn.Parameter]:
         """What Muon optimizes."""
-        layers = [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
-        return [*layers, self.bert.cls.predictions.transform.dense.weight]
+        return [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
 
 
 def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, folder: Path) -> None:

@@ -100,7 +100,7 @@ class BertModel(PretrainedModel):
             tuple(attentions) if output_attentions else None,
         )
 
-    def hidden_matrices(self) -> list[Tensor]:
+    def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""
         return self.layers.matrices()
 
@@ -177,9 +177,9 @@ class BertWithHead(PretrainedModel):
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
 
-    def hidden_matrices(self) -> list[Tensor]:
+    def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""
-        return self.bert.hidden_matrices()
+        return self.bert.layer_matrices()
 
     def freeze_encoder(self) -> None:
         """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.
@@ -205,10 +205,6 @@ class BertForPreTraining(BertWithHead):
         self.mlm_head = MaskedLanguageHead(config)
         self.nsp_head = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
-
-    def hidden_matrices(self) -> list[Tensor]:
-        """Those inside the layers, and that of the MLM head."""
-        return [*super().hidden_matrices(), self.mlm_head.dense.weight]
 
     def vocabulary_parameters(self) -> list[Tensor]:
         """Those with a row for each entry of the vocabulary: the word embedding, which is the decoder, and its bias."""
@@ -261,10 +257,6 @@ class BertForMaskedLM(BertWithHead):
         super().__init__(config, add_pooling_layer=False)
         self.mlm_head = MaskedLanguageHead(config)
         self.initialise_heads()
-
-    def hidden_matrices(self) -> list[Tensor]:
-        """Those inside the layers, and that of the head."""
-        return [*super().hidden_matrices(), self.mlm_head.dense.weight]
 
     def forward(
         self,

@@ -99,6 +99,6 @@ class Layers(nn.ModuleList):
         """The layers in the order in which they are applied."""
         return [cast(EncoderLayer, layer) for layer in self]
 
-    def matrices(self) -> list[Tensor]:
+    def matrices(self) -> list[nn.Parameter]:
         """The weights of the linear modules, each once."""
-        return [part.weight for part in self.modules() if isinstance(part, nn.Linear)]
+        return [cast(nn.Parameter, part.weight) for part in self.modules() if isinstance(part, nn.Linear)]

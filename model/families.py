@@ -14,7 +14,7 @@ from .tasks import BertForSequenceClassification
 class Family:
     """The classes of a kind of model.
 
-    They say what else is to be known of it: `names` the tensors of its folders, `hidden_matrices` what Muon optimizes,
+    They say what else is to be known of it: `names` the tensors of its folders, `layer_matrices` what Muon optimizes,
     `look_at_neighbours` how a fresh one starts, `vocabulary_parameters` what grows with the vocabulary.
     """
 

@@ -37,8 +37,8 @@ class PretrainedModel(nn.Module):
         super().__init__()
         self.config = config
 
-    def hidden_matrices(self) -> list[Tensor]:
-        """The weight matrices that Muon optimizes: those of the layers, and that of an MLM head."""
+    def layer_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError
 
     @classmethod

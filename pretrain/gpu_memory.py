@@ -15,7 +15,7 @@ from .masked_words import SCORES_AT_ONCE_ON_GPU
 GPUS = (16, 24, 80)
 # CUDA itself, bytes; and the share of the rest that tensors may fill.
 _CUDA, _FILLED = 0.5e9, 0.9
-# Copies in float32 of the hidden matrices that Muon's step has beside their momentum.
+# Copies in float32 of the layers' matrices that Muon's step has beside their momentum.
 _MUON_COPIES = 5
 
 
@@ -75,7 +75,7 @@ class GpuMemory:
     def _matrices(self) -> int:
         """Entries of the matrices that are Muon's."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        return self.config.num_stored_layers * (4 * hidden * hidden + 2 * hidden * inner) + hidden * hidden
+        return self.config.num_stored_layers * (4 * hidden * hidden + 2 * hidden * inner)
 
     def fitting(self, size: float, longest: int) -> int | None:
         """The most tokens at once on a GPU of `size` GB, in whole thousands, no more than the default; None where one

@@ -52,7 +52,7 @@ class AdamW(torch.optim.AdamW):
 
 
 class Optimizer:
-    """AdamW (Loshchilov and Hutter 2019), or Muon for the hidden matrices with AdamW for everything else.
+    """AdamW (Loshchilov and Hutter 2019), or Muon for the layers' matrices with AdamW for everything else.
 
     Muon (Jordan et al. 2024) orthogonalises the momentum of a matrix; its step is scaled to AdamW's root mean square
     (Liu et al. 2025, section 2.2). It bears a higher learning rate than AdamW, which gets 0.65 of it here.
@@ -74,7 +74,7 @@ class Optimizer:
     ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        inside = {id(p) for p in model.hidden_matrices()} if kind == "muon" else set()
+        inside = {id(p) for p in model.layer_matrices()} if kind == "muon" else set()
         matrices = {name: p for name, p in names.items() if id(p) in inside}
         rest = {name: p for name, p in names.items() if name not in matrices}
         groups: list[dict[str, Any]] = [
@@ -114,10 +114,7 @@ class Optimizer:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take up a state written by `state_tensors` of an optimizer of the same kind over the same parameters.
-
-        A matrix that AdamW optimized in an older version, and Muon now, keeps the mean of its gradients.
-        """
+        """Take up a state written by `state_tensors` of an optimizer of the same kind over the same parameters."""
         for part in self.parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -127,8 +124,6 @@ class Optimizer:
                         for key, value in tensors.items()
                         if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
                     }
-                    if isinstance(part, Muon) and "exp_avg" in part.state[parameter]:
-                        part.state[parameter] = {"momentum_buffer": part.state[parameter]["exp_avg"]}
 
 
 def clip(parameters: Sequence[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:

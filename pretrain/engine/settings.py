@@ -41,7 +41,7 @@ class LoopSettings:
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
-    """adamw, or muon for matrices of layers and MLM head, adamw for the rest. auto: muon."""
+    """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
     """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth."""
     weight_decay: float = 0.01

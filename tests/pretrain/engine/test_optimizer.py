@@ -28,10 +28,9 @@ def test_every_parameter_is_optimized_once_the_tied_weight_too(model):
         assert with_decay == {id(p) for p in decayed(model).values()}
 
 
-def test_muon_takes_the_matrices_of_layers_and_mlm_head_and_nothing_else(model):
+def test_muon_takes_the_matrices_of_the_layers_and_nothing_else(model):
     inside = [p for name, p in model.named_parameters() if name.startswith("bert.layers.") and p.dim() == 2]
     assert len(inside) == 4 * model.config.num_hidden_layers
-    inside.append(model.mlm_head.dense.weight)
     muon = Optimizer(model, "muon", 1e-3, 0.01).parts[1]
     assert {id(p) for p in muon.param_groups[0]["params"]} == {id(p) for p in inside}
 
@@ -82,7 +81,7 @@ def test_the_state_comes_back(model, kind):
 
 
 def test_a_state_that_torch_s_muon_left_in_an_old_checkpoint_is_taken_up(model):
-    names = [name for name, p in model.named_parameters() if any(p is matrix for matrix in model.hidden_matrices())]
+    names = [name for name, p in model.named_parameters() if any(p is matrix for matrix in model.layer_matrices())]
     theirs = torch.optim.Muon([model.get_parameter(name) for name in names], lr=0.01)
     for name in names:
         model.get_parameter(name).grad = torch.randn_like(model.get_parameter(name))
@@ -97,22 +96,6 @@ def test_a_state_that_torch_s_muon_left_in_an_old_checkpoint_is_taken_up(model):
     optimizer.step()
     for name, tensor in old.items():
         torch.testing.assert_close(optimizer.state_tensors()[name], 0.95 * tensor)
-
-
-def test_a_matrix_that_adamw_had_in_an_old_checkpoint_keeps_its_momentum(model):
-    old = Optimizer(model, "adamw", 1e-3, 0.01)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    old.step()
-    optimizer = Optimizer(model, "muon", 1e-3, 0.01)
-    optimizer.load_state_tensors(before := {name: tensor.clone() for name, tensor in old.state_tensors().items()})
-    found = optimizer.state_tensors()
-    matrices = [name.removeprefix("momentum_buffer/") for name in found if name.startswith("momentum_buffer/")]
-    assert "mlm_head.dense.weight" in matrices
-    for name in matrices:
-        assert torch.equal(found[f"momentum_buffer/{name}"], before[f"exp_avg/{name}"])
-        assert f"exp_avg_sq/{name}" not in found
-    optimizer.step()
 
 
 def test_clipping_is_by_the_norm_of_all_gradients_together(model):
