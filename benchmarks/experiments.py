@@ -8,7 +8,7 @@ import string
 from dataclasses import dataclass
 from itertools import product
 
-# Goes up when pretraining learns otherwise by its defaults: then everything is measured anew.
+# Raise it when the defaults of pretraining change what is learned: all runs are then measured again.
 RECIPE = 1
 SEEDS = (1, 2, 3)
 # Labelled sets: folder, ending of its files, whether it has a validation part.

@@ -110,7 +110,7 @@ class Results:
     """The lines of results.jsonl; the last one of a run with the same commands, and with today's recipe, counts.
 
     Attributes:
-        used: the lines that were asked for since it was emptied.
+        used: the lines that a table was made of.
     """
 
     def __init__(self, path: Path):
@@ -207,7 +207,7 @@ def machine() -> str:
 
 
 def with_tables(page: str, results: Results) -> str:
-    """The text of a page with what stands between the marks of each of its tables written anew."""
+    """The text of a page with all its tables replaced."""
 
     def table(mark: re.Match) -> str:
         _, make = TABLES[mark[2]]
