@@ -26,7 +26,7 @@ class LabelledBatch(PackedBatch):
     """A packed batch of sequences with a target each."""
 
     labels: Tensor
-    """[N], of the type of the task's targets."""
+    """[N] or [N, K], of the type of the task's targets."""
     weights: Tensor
     """[N] float32: 1 / windows of the text, so that every text counts once."""
 
@@ -51,9 +51,10 @@ class Encoded:
     """Tokens that are in no sequence."""
 
     def targets(self) -> np.ndarray:
-        """The target of each text: [n]."""
-        targets = np.zeros(self.num_texts, dtype=self.sequences.label.dtype)
-        targets[self.text] = self.sequences.label
+        """The target of each text: [n], or [n, K] of a task with K of them."""
+        labels = self.sequences.label
+        targets = np.zeros((self.num_texts, *labels.shape[1:]), dtype=labels.dtype)
+        targets[self.text] = labels
         return targets
 
     def lengths(self) -> np.ndarray:
@@ -90,7 +91,7 @@ def encode_texts(
     """Texts or pairs of texts to sequences of at most `sequence_length` tokens with [CLS] and [SEP].
 
     Args:
-        targets: [n], what is to be learned of each.
+        targets: [n] or [n, K], what is to be learned of each.
         long_text: head keeps the beginning (of a pair, tokens are taken off the longer text), head-tail a quarter from
             the beginning and the rest from the end, windows everything, in overlapping sequences (of a pair, the
             longer text moves along the shorter one).
@@ -249,7 +250,8 @@ class BatchMaker(Maker):
 
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
-        label = torch.from_numpy(np.zeros(1, self.encoded.sequences.label.dtype))
+        target = self.encoded.sequences.label
+        label = torch.from_numpy(np.zeros((1, *target.shape[1:]), target.dtype))
         labels = {"labels": label, "weights": torch.zeros(1)}
         return LabelledBatch(**empty_sequence(self.tokenizer), **labels)
 

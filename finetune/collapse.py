@@ -14,8 +14,8 @@ MOST_RESTARTS = 2
 GENTLER = 0.3
 # Fewer steps are too few to expect anything of.
 FEWEST_STEPS = 50
-# By what share the loss is below the entropy of the labels, at least, where something was learned; where every text is
-# given one class, that is easily had by chance.
+# By what share the loss is below that of one who reads no text, at least, where something was learned; where every text
+# is given one class, that is easily had by chance.
 LEAST_GAIN, LEAST_GAIN_OF_ONE_CLASS = 0.02, 0.1
 # What scikit-learn's log_loss does with float32 (see `finetune.metrics.scores`).
 _SMALLEST = float(np.finfo(np.float32).eps)
@@ -27,24 +27,23 @@ class Collapse:
 
     learning_rate: float
     loss: float
-    """Mean negative log probability of the gold class, in nats."""
-    entropy: float
-    """The loss of one who knows how frequent the classes are and reads no text."""
-    classes: int
-    """How many different classes the texts were given."""
+    """The mean over the texts; of classes and labels in nats."""
+    unread: float
+    """The loss of one who knows how frequent the labels are, or their mean, and reads no text."""
+    given: str = ""
+    """What the texts were given."""
 
     def __str__(self) -> str:
-        given = "one class for every text" if self.classes == 1 else f"{self.classes} classes for the texts"
         return (
             f"learned nothing at {self.learning_rate:g}: loss {self.loss:.3f} on its training texts, "
-            f"{self.entropy:.3f} without reading them; {given}"
+            f"{self.unread:.3f} without reading them{self.given and '; '}{self.given}"
         )
 
 
 def collapse_of(
     gold: np.ndarray, probabilities: np.ndarray, class_weights: np.ndarray | None, learning_rate: float
 ) -> Collapse | None:
-    """What a training that learned nothing ended at; None for one that learned something.
+    """What a training on classes that learned nothing ended at; None for one that learned something.
 
     Args:
         gold: int64 [n], of training texts.
@@ -53,14 +52,40 @@ def collapse_of(
     """
     weights = np.ones(len(gold)) if class_weights is None else class_weights[gold].astype(np.float64)
     shares = np.bincount(gold, weights) / weights.sum()
-    shares = shares[shares > 0]
-    entropy = float(-(shares * np.log(shares)).sum())
     of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
     loss = float(np.average(-np.log(np.maximum(of_gold, _SMALLEST)), weights=weights))
     classes = len(np.unique(probabilities.argmax(1)))
-    if loss < (1 - (LEAST_GAIN_OF_ONE_CLASS if classes == 1 else LEAST_GAIN)) * entropy:
-        return None
-    return Collapse(learning_rate, loss, entropy, classes)
+    given = "one class for every text" if classes == 1 else f"{classes} classes for the texts"
+    least = LEAST_GAIN_OF_ONE_CLASS if classes == 1 else LEAST_GAIN
+    return where_no_better(Collapse(learning_rate, loss, float(entropies(shares).sum()), given), least)
+
+
+def collapse_of_labels(gold: np.ndarray, probabilities: np.ndarray, learning_rate: float) -> Collapse | None:
+    """The same of a training on several labels.
+
+    Args:
+        gold: [n, K] of 0 and 1, of training texts.
+        probabilities: float32 [n, K], the model's for these texts.
+    """
+    shares = gold.mean(0, dtype=np.float64)
+    of_gold = np.where(gold > 0, probabilities, 1 - probabilities.astype(np.float64))
+    loss = float(-np.log(np.maximum(of_gold, _SMALLEST)).mean())
+    unread = float((entropies(shares) + entropies(1 - shares)).mean())
+    return where_no_better(Collapse(learning_rate, loss, unread))
+
+
+def where_no_better(found: Collapse, least: float = LEAST_GAIN) -> Collapse | None:
+    """The collapse where its loss is hardly below that of one who reads no text, else None.
+
+    Args:
+        least: by what share it is lower where something was learned.
+    """
+    return None if found.loss < (1 - least) * found.unread else found
+
+
+def entropies(shares: np.ndarray) -> np.ndarray:
+    """Of each share its part of an entropy, in nats: -p log p."""
+    return -shares * np.log(np.where(shares > 0, shares, 1.0))
 
 
 class Restarts:

@@ -102,7 +102,8 @@ def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dic
     results = {}
     say(f"\n=== {', '.join(task.baseline_names)}")
     for name, outputs in task.baselines(dataset.train, held_out, settings).items():
-        scores = {split: combined([task.scores(task.targets(held_out[split]), p)]) for split, p in outputs.items()}
+        tuned = task.tuned(task.targets(held_out["validation"]), outputs["validation"])
+        scores = {split: combined([tuned.scores(task.targets(held_out[split]), p)]) for split, p in outputs.items()}
         results[name] = {"validation": None, "test": None, **scores}
     return results
 
@@ -124,7 +125,8 @@ def difference(first: dict, other: dict) -> dict:
     others: Sequence[float] = other["seeds"]
     if len(others) == 1:
         others = list(others) * len(first["seeds"])
-    return spread([a - b for a, b in zip(first["seeds"], others, strict=True)])
+    pairs = zip(first["seeds"], others, strict=True)
+    return spread([None if a is None or b is None else a - b for a, b in pairs])
 
 
 def comparison_table(task: Task, results: dict) -> str:

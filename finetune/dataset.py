@@ -13,7 +13,7 @@ from data_prep.console.screen import say
 from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
-from .tasks.classification import Classification
+from .tasks.choice import task_of
 
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
@@ -45,12 +45,12 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     """Read all files and say what was found.
 
     Args:
-        task: what is to be learned; by default classes of texts.
+        task: what is to be learned; by default that of `--task`.
 
     Raises:
         FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).
     """
-    task = task or Classification()
+    task = task or task_of(settings)
     columns = columns_of_file(
         task,
         settings.train,

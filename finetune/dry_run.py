@@ -77,7 +77,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
         batch = next(maker.micro_batches(np.array([text])))
         shown = tokenizer.decode(batch.input_ids[: int(batch.sequence_starts[1])].tolist())
-        say_example(number, dataset.task.shown_target(batch.labels[0].item()), shown)
+        say_example(number, dataset.task.shown_target(batch.labels[0].numpy()), shown)
 
 
 def _print_plan(

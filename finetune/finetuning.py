@@ -27,7 +27,7 @@ from .batches import Encoded, encode
 from .dataset import Dataset, read_dataset
 from .metrics import combined
 from .model_card import model_card
-from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget
+from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget, with_metric
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
 from .training import Material, SeedTraining, best_of
@@ -57,7 +57,7 @@ def run_seeds(
     settings: FinetuneSettings, out: Path, dataset: Dataset, world: World, interruption: Interruption
 ) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
-    settings = with_budget(settings, len(dataset.train))
+    settings = with_metric(with_budget(settings, len(dataset.train)), dataset.task)
     torch.set_num_threads(settings.threads)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     material = prepare(settings, dataset)
@@ -167,6 +167,7 @@ class Results:
                  tried: dict[str, dict] | None = None):  # fmt: skip
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
         self.best, self.tried = best, tried
+        self.task = dataset.task.with_decision(best.get("decision", {}))
         self.seed_folder = out / _seed_name(self.best["seed"])
         # What one seed does is shown on the texts that chose nothing, if there are any.
         split = "test" if dataset.test else "validation"
@@ -177,13 +178,13 @@ class Results:
                 outputs = stored[split]
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise FinetuneError(f"{path} is damaged: remove {self.seed_folder} to train this seed again") from error
-        self.shown = HeldOut(split, best["seed"], examples, dataset.task.targets(examples), outputs)
+        self.shown = HeldOut(split, best["seed"], examples, self.task.targets(examples), outputs)
 
     def write(self) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
         results = self._results()
         self._write_final(results)
-        self.dataset.task.write_files(self.out, self.shown, self.settings)
+        self.task.write_files(self.out, self.shown, self.settings)
         write_json(self.out / "results.json", results)
         self._say(results)
         return results
@@ -193,7 +194,7 @@ class Results:
         return {
             "validation": combined([found["validation"] for found in self.found]),
             "test": combined(test) if self.dataset.test else None,
-            **self.dataset.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
+            **self.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
             "learning_rate": self.settings.learning_rate,
@@ -208,13 +209,13 @@ class Results:
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
         settings = replace(self.settings, learning_rate=self.best["learning_rate"])
-        card = model_card(self.dataset.task, model_config(str(model)), results, self.dataset.columns.texts, settings)
+        card = model_card(self.task, model_config(str(model)), results, self.dataset.columns.texts, settings)
         with whole_folder(self.out / "final", sum(path.stat().st_size for path in model.iterdir())) as folder:
             shutil.copytree(model, folder, dirs_exist_ok=True)
             write_text(folder / "README.md", card)
 
     def _say(self, results: dict) -> None:
-        task = self.dataset.task
+        task = self.task
         say(f"\n{report.scores_table(task.shown, results['validation'], results['test'])}")
         for sentence in task.tell(self.out, results, self.best, self.shown, self.settings.seeds):
             say(sentence)
@@ -275,7 +276,7 @@ class RateSearch:
         found = {"learning_rate": float(best), "tried": tried, "data": self.material.digest}
         write_json(self.out / "rates.json", found)
         metric = self.settings.metric
-        reached = ", ".join(f"{rate}: {scores[metric]:.3f}" for rate, scores in tried.items())
+        reached = ", ".join(f"{rate}: {report.number(scores[metric])}" for rate, scores in tried.items())
         say(f"\nLearning rate {best} is the best on the validation texts ({metric.replace('_', '-')} {reached}).")
         return found
 

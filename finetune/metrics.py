@@ -68,8 +68,11 @@ def confusion(gold: np.ndarray, probabilities: np.ndarray, num_labels: int) -> n
     return confusion_matrix(gold, probabilities.argmax(axis=1), labels=np.arange(num_labels))
 
 
-def spread(values: Sequence[float]) -> dict:
-    """`mean`, `std` (of a sample: divided by n - 1; None for one value) and the values themselves as `seeds`."""
+def spread(values: Sequence[float | None]) -> dict:
+    """`mean`, `std` (of a sample: divided by n - 1; None for one value) and the values themselves as `seeds`; mean and
+    std are None where a value is, which is not defined."""
+    if any(value is None for value in values):
+        return {"mean": None, "std": None, "seeds": list(values)}
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "std": std, "seeds": list(values)}
 
@@ -77,6 +80,73 @@ def spread(values: Sequence[float]) -> dict:
 def combined(results: Sequence[Mapping[str, float]]) -> dict[str, dict]:
     """The scores of several seeds -> the spread of each metric."""
     return {name: spread([result[name] for result in results]) for name in results[0]}
+
+
+def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float]:
+    """Scores over K labels: [n, K] each, gold of 0 and 1, given of bool.
+
+    Micro averages count every label of every text alike, macro averages the labels that occur among gold or given ones;
+    `map` is the mean over the labels with a gold text of the average precision; `exact_match` the share of texts whose
+    labels are all right; `loss` the binary cross entropy, mean over texts and labels, in nats.
+    """
+    from sklearn.metrics import average_precision_score
+
+    gold = gold.astype(bool)
+    right, of_gold, of_given = (gold & given).sum(0), gold.sum(0), given.sum(0)
+    occurs = (of_gold + of_given) > 0
+    f1 = 2 * right[occurs] / (of_gold + of_given)[occurs]
+    some = np.flatnonzero(of_gold)
+    precisions = [average_precision_score(gold[:, label], probabilities[:, label]) for label in some]
+    p = np.clip(probabilities.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
+    return {
+        "micro_f1": _share(2 * right.sum(), of_gold.sum() + of_given.sum()),
+        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
+        "micro_precision": _share(right.sum(), of_given.sum()),
+        "micro_recall": _share(right.sum(), of_gold.sum()),
+        "map": float(np.mean(precisions)) if precisions else 0.0,
+        "exact_match": float((gold == given).all(1).mean()),
+        "loss": float(-np.where(gold, np.log(p), np.log(1 - p)).mean()),
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 0.0
+
+
+def per_label(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]) -> list[dict]:
+    """`label`, `precision`, `recall`, `f1`, `average_precision` (None without a gold text) and `support` of each."""
+    from sklearn.metrics import average_precision_score
+
+    gold, rows = gold.astype(bool), []
+    for label, name in enumerate(labels):
+        right, of_gold, of_given = ((gold & given)[:, label].sum(), gold[:, label].sum(), given[:, label].sum())
+        precision = average_precision_score(gold[:, label], probabilities[:, label]) if of_gold else None
+        rows.append({
+            "label": name, "precision": _share(right, of_given), "recall": _share(right, of_gold),
+            "f1": _share(2 * right, of_gold + of_given),
+            "average_precision": None if precision is None else float(precision), "support": int(of_gold),
+        })  # fmt: skip
+    return rows
+
+
+def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float | None]:
+    """How near numbers are: float64 [n] each.
+
+    Pearson's and Spearman's correlation are None, not defined, where one side is constant; `mae` and `rmse` are the
+    mean absolute and the root mean squared error, `loss` the mean squared error.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    error = predicted - gold
+    squared = float(np.mean(error**2))
+    is_constant = min(np.ptp(gold), np.ptp(predicted)) == 0 or len(gold) < 2
+    return {
+        "pearson": None if is_constant else float(pearsonr(gold, predicted).statistic),
+        "spearman": None if is_constant else float(spearmanr(gold, predicted).statistic),
+        "mae": float(np.mean(np.abs(error))),
+        "rmse": squared**0.5,
+        "loss": squared,
+    }
 
 
 # Word counts of 5,000 to 50,000 texts took the solver 20 to 130.
@@ -130,6 +200,33 @@ def tfidf(
         probabilities[:, classifier.classes_] = classifier.predict_proba(vectorizer.transform(map(_joined, rows)))
         results.append(probabilities)
     return results
+
+
+def tfidf_of_labels(train: Sequence, targets: np.ndarray, others: Sequence[Sequence]) -> list[np.ndarray]:
+    """Probabilities of each label by a logistic regression of its own (see `tfidf`): float32 [rows, K] for each set.
+
+    Args:
+        targets: [n, K] of 0 and 1.
+    """
+    columns = [tfidf(train, column.astype(np.int64), others, 2, balanced=False) for column in targets.T]
+    return [np.stack([of_label[number][:, 1] for of_label in columns], axis=1) for number in range(len(others))]
+
+
+def tfidf_regression(train: Sequence, numbers: np.ndarray, others: Sequence[Sequence]) -> list[np.ndarray]:
+    """Numbers by ridge regression on words and word pairs, weighted by TF-IDF: float32 [rows, 1] for each set; the mean
+    of the training numbers where the training texts contain no word.
+
+    Args:
+        numbers: of the training texts, float64 [n].
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    if not _has_words(train, vectorizer):
+        return [np.full((len(rows), 1), numbers.mean(), np.float32) for rows in others]
+    model = Ridge(alpha=1.0).fit(vectorizer.fit_transform(map(_joined, train)), numbers)
+    return [model.predict(vectorizer.transform(map(_joined, rows)))[:, None].astype(np.float32) for rows in others]
 
 
 def _has_words(examples: Sequence, vectorizer) -> bool:

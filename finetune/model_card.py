@@ -3,7 +3,7 @@
 from model import BertConfig
 from pretrain.engine.model_card import metadata, page, table
 
-from .report import score
+from .report import number, score
 from .settings import FinetuneSettings
 from .tasks import Card, Task
 
@@ -26,7 +26,7 @@ def model_card(
     split, is_pair = "test" if results["test"] else "validation", len(text_columns) > 1
     card = task.card(config, results, split, is_pair)
     scores, best = results[split], results["best_seed"] - settings.seed
-    metrics = [(name, scores[name]["seeds"][best]) for name in card.metrics]
+    metrics = [(name, value) for name in card.metrics if (value := scores[name]["seeds"][best]) is not None]
     sections = {
         "Results": f"{_scores(task, scores, split, best)}\n\n{card.findings}",
         "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
@@ -49,7 +49,7 @@ def _scores(task: Task, scores: dict, split: str, best: int) -> str:
     """The scores of the best seed and of all."""
     seeds = len(scores["loss"]["seeds"])
     rows = [
-        (name, f"{scores[key]['seeds'][best]:.3f}", score(scores[key]))
+        (name, number(scores[key]["seeds"][best]), score(scores[key]))
         for name, key in list(task.shown.items())[:_MOST_ROWS]
     ]
     return table((split, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)

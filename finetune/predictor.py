@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -20,8 +20,9 @@ from pretrain.engine.folder import require_embeddings
 
 from .batches import BatchMaker, encode
 from .rows import Example
-from .settings import FinetuneError, LongText
+from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
+from .tasks.choice import task_of_folder
 from .tasks.classification import Classification
 
 
@@ -51,7 +52,6 @@ def outputs(
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 
 
-FACTS_FILE = "finetune.json"
 # Tokens computed at once. On a CPU more of them take no less time and more memory (measured).
 _TOKENS_ON_CPU, _TOKENS_ON_GPU = 2048, 65_536
 
@@ -64,9 +64,12 @@ class Facts:
     sequence_length: int
     long_text: LongText
     task: str = Classification.name
+    decision: dict[str, Any] = field(default_factory=dict)
+    """See `Task.decision`."""
 
     def write(self, folder: Path) -> None:
-        write_json(folder / FACTS_FILE, asdict(self))
+        facts = asdict(self)
+        write_json(folder / FACTS_FILE, facts if self.decision else {k: v for k, v in facts.items() if k != "decision"})
 
     @classmethod
     def read(cls, folder: Path, longest: int, task: Task) -> "Facts":
@@ -82,7 +85,8 @@ class Facts:
         # [CLS], two [SEP] and one token of text are the least.
         if (
             found is None
-            or not found.keys() <= {field.name for field in fields(cls)}
+            or not found.keys() <= {each.name for each in fields(cls)}
+            or not isinstance(found.get("decision", {}), dict)
             or found["long_text"] not in get_args(LongText)
             or not 4 <= found["sequence_length"] <= longest
         ):
@@ -102,7 +106,7 @@ class Predictor:
         precision: "fp32" gives the same numbers whatever is computed together; "bf16" is faster where the hardware
             computes in it.
         micro_batch_tokens: most tokens computed at once, by default by device.
-        task: what it was trained for; by default classes of texts.
+        task: what it was trained for; by default what the folder says.
 
     Raises:
         UserError: the folder is damaged, or holds no model for the task; or the device is not there.
@@ -116,15 +120,15 @@ class Predictor:
         micro_batch_tokens: int | None = None,
         task: Task | None = None,
     ):
-        folder, task, device = Path(folder), task or Classification(), find_device(device)
+        folder, task, device = Path(folder), task or task_of_folder(Path(folder)), find_device(device)
         self.model = task.open_model(folder).to(device)
         self.tokenizer = WordPieceTokenizer.load(folder)
         config = self.model.config
         require_embeddings(folder, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
-        self.task = task.of_model(config)
         self.num_long = 0
         """Texts so far that were longer than the model reads at once."""
         self.facts = Facts.read(folder, config.max_position_embeddings, task)
+        self.task = task.of_model(config).with_decision(self.facts.decision)
         self._precision = Precision(device, precision)
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
 

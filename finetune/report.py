@@ -126,14 +126,14 @@ def _draw_cells(figure, axes, matrix: np.ndarray, cell: float, size: float) -> N
             axes.text(predicted, gold, count, ha="center", va="center", color=colour, fontsize=fitting)
 
 
-def per_class_table(rows: Sequence[dict]) -> str:
-    """The rows of `metrics.per_class` as text."""
+def per_class_table(rows: Sequence[dict], what: str = "class") -> str:
+    """The rows of `metrics.per_class`, or of `per_label`, as text."""
     names = short_names([row["label"] for row in rows], 32)
     body = [
         [name, *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")), row["support"]]
         for name, row in zip(names, rows, strict=True)
     ]
-    return _aligned([["class", "precision", "recall", "F1", "texts"], *body])
+    return _aligned([[what, "precision", "recall", "F1", "texts"], *body])
 
 
 def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict | None) -> str:
@@ -149,8 +149,15 @@ def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict |
     return text if seeds == 1 else f"{text}\nmean ± standard deviation over {seeds} seeds"
 
 
+def number(value: float | None) -> str:
+    """Three digits, or "undefined"."""
+    return "undefined" if value is None else f"{value:.3f}"
+
+
 def score(found: dict, sign: str = "") -> str:
     """A `metrics.spread` as text: 0.812, or 0.812 ± 0.004 of several seeds; `sign` "+" for differences."""
+    if found["mean"] is None:
+        return "undefined"
     return f"{found['mean']:{sign}.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
 
 
@@ -175,17 +182,91 @@ def mistakes(
     return found
 
 
+def wrong_labels(
+    examples: Sequence, gold: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray, labels: Sequence[str],
+    count: int = 20,
+) -> list[Mistake]:  # fmt: skip
+    """The labels that were given or left out wrongly and most surely, those first.
+
+    Args:
+        gold: [n, K] of 0 and 1.
+        probabilities: float32 [n, K].
+        thresholds: [K], the least probability with which a label is given.
+    """
+    given = probabilities >= thresholds
+    wrong = np.argwhere(given != gold.astype(bool))
+    surety = np.where(given, probabilities, 1 - probabilities)[tuple(wrong.T)]
+    found = []
+    for place in np.argsort(-surety, kind="stable")[:count]:
+        row, label = wrong[place]
+        example, names = examples[row], (labels[label], f"not {labels[label]}")
+        gold_name, predicted = names[::-1] if given[row, label] else names
+        found.append(
+            Mistake(example.place, example.text, example.text_pair, gold_name, predicted, float(surety[place]))
+        )
+    return found
+
+
+class LargeError(NamedTuple):
+    """A text whose number is far off."""
+
+    place: str
+    text: str
+    text_pair: str | None
+    gold: float
+    predicted: float
+
+
+def largest_errors(examples: Sequence, gold: np.ndarray, predicted: np.ndarray, count: int = 20) -> list[LargeError]:
+    """The predictions that are farthest off, those first; equal ones stay in the order of the file."""
+    order = np.argsort(-np.abs(predicted - gold), kind="stable")[:count]
+    return [
+        LargeError(*(getattr(examples[i], name) for name in ("place", "text", "text_pair")), gold[i], predicted[i])
+        for i in order
+    ]
+
+
+def errors_markdown(found: Sequence[LargeError], with_text: bool = True) -> str:
+    """Errors as a Markdown list (see `mistakes_markdown`)."""
+    lines = ["# Largest errors", ""]
+    for error in found:
+        lines += [f"- {_code(error.place)}: gold {error.gold:g}, predicted {error.predicted:.4g}", ""]
+        lines += _texts(error) if with_text else []
+    return "\n".join(lines)
+
+
+def draw_numbers(gold: np.ndarray, predicted: np.ndarray, path: Path, title: str) -> None:
+    """Draw predicted over gold numbers as PNG; the picture is replaced as a whole."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    ends = [min(gold.min(), predicted.min()), max(gold.max(), predicted.max())]
+    axes.plot(ends, ends, color="grey", linewidth=1)
+    axes.scatter(gold, predicted, s=9, alpha=0.5)
+    axes.set(xlabel="gold", ylabel="predicted")
+    axes.set_title(_one_line(title), parse_math=False, fontsize=11)
+    axes.grid(alpha=0.3)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
 def mistakes_markdown(found: Sequence[Mistake], with_text: bool = True) -> str:
     """Mistakes as a Markdown list; whatever comes from the data stands in code spans, which nothing can break."""
     lines = ["# Most confident mistakes", ""]
     for mistake in found:
         names = f"gold {_code(mistake.gold)}, predicted {_code(mistake.predicted)}"
         lines += [f"- {_code(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
-        if with_text:
-            lines += [f"  text: {_code(mistake.text)}", ""]
-        if with_text and mistake.text_pair is not None:
-            lines += [f"  second text: {_code(mistake.text_pair)}", ""]
+        lines += _texts(mistake) if with_text else []
     return "\n".join(lines if found else [*lines, "None: no text was given a wrong class.", ""])
+
+
+def _texts(row: Mistake | LargeError) -> list[str]:
+    """Lines with the text, or both of a pair."""
+    lines = [f"  text: {_code(row.text)}", ""]
+    return lines if row.text_pair is None else [*lines, f"  second text: {_code(row.text_pair)}", ""]
 
 
 def _code(text: str) -> str:

@@ -15,6 +15,7 @@ from pretrain.engine.settings import Budget
 from pretrain.engine.stage import for_device
 
 from .settings import FinetuneError, FinetuneSettings
+from .tasks import Task
 
 # These do not decide the result of a seed.
 MAY_DIFFER = {
@@ -110,6 +111,20 @@ def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
         number = min(_MOST_EVALUATIONS, max(1, round(budget.amount))) if budget.unit == "epochs" else _EVALUATIONS
         settings = replace(settings, evaluations=number)
     return settings
+
+
+def with_metric(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
+    """The settings with the score that this task is chosen by.
+
+    Raises:
+        FinetuneError: it has no such score, or options were given that do not act on it.
+    """
+    metric = task.default_metric if settings.metric == "auto" else settings.metric
+    if metric not in task.metrics:
+        raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {', '.join(task.metrics)}")
+    if settings.class_weights != "none" and not task.has_class_weights:
+        raise FinetuneError(f"--class-weights is for classification, not for {task.name}: leave it out")
+    return replace(settings, metric=metric)
 
 
 def with_search(settings: FinetuneSettings) -> FinetuneSettings:

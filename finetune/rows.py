@@ -54,7 +54,7 @@ class BadRows:
             say(f"Bad rows skipped: {self.count:,} (the first: {self._first}).")
 
 
-Label = str | float
+Label = str | float | tuple[str, ...]
 
 
 class Labels(Protocol):
@@ -157,7 +157,7 @@ def find_columns(
             remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
             raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
     if labelled and label is None:
-        label = _usual(names, task.label_columns)
+        label = usual_column(names, task.label_columns)
         if label is None:
             raise FinetuneError(
                 f"{path} has no column of labels that can be told by its name among {shown}: pass --label-column"
@@ -168,7 +168,8 @@ def find_columns(
     return Columns(texts, label, group)
 
 
-def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
+def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """The first of the usual names that a column has, in whatever case."""
     lowered = {name.lower(): name for name in names}
     return next((lowered[name] for name in usual if name in lowered), None)
 
@@ -178,10 +179,10 @@ def _text_columns(
 ) -> tuple[str, ...]:
     others = [name for name in names if name != label]
     for pair in PAIR_COLUMNS:
-        found = tuple(_usual(others, [name]) for name in pair)
+        found = tuple(usual_column(others, [name]) for name in pair)
         if all(found):
             return found
-    usual = _usual(others, TEXT_COLUMNS)
+    usual = usual_column(others, TEXT_COLUMNS)
     if usual:
         return (usual,)
     texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]

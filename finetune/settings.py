@@ -14,6 +14,8 @@ class FinetuneError(UserError):
 
 
 SCRATCH = "scratch"
+# Beside the weights of a fine-tuned model: how texts are read, and what was decided.
+FACTS_FILE = "finetune.json"
 
 LongText = Literal["head", "head-tail", "windows"]
 
@@ -24,8 +26,8 @@ class FinetuneSettings(LoopSettings):
     grows as the model gets smaller, and the number of epochs as the set does."""
 
     groups: ClassVar = {
-        "what to train": ("model", "train", "validation", "test", "out", "budget", "seeds", "compare", "from_scratch",
-                          "dry_run"),
+        "what to train": ("model", "task", "train", "validation", "test", "out", "budget", "seeds", "compare",
+                          "from_scratch", "dry_run"),
         "texts": ("text_column", "label_column", "group_column", "encoding", "skip_bad_rows", "sequence_length",
                   "long_text", "show_text"),
         "what counts": ("metric", "patience", "class_weights", "hidden_layers", "freeze_encoder", "seed"),
@@ -34,6 +36,8 @@ class FinetuneSettings(LoopSettings):
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
+    task: Literal["auto", "classification", "multi-label", "regression"] = "auto"
+    """One class a text; any number of labels (lists, or joined by ;); a number. auto: by the labels of --train."""
     train: str = "builtin"
     """Labelled texts: .jsonl .csv .tsv (also .gz) or .parquet, a folder or glob of them, hub:owner/name, or builtin:
     docstrings to be told apart by package."""
@@ -46,7 +50,7 @@ class FinetuneSettings(LoopSettings):
     text_column: tuple[str, ...] = ()
     """Column of the text; two for pairs of texts. Found by name if not given."""
     label_column: str | None = None
-    """Column of the labels, words or whole numbers. Found by name if not given."""
+    """Column of the labels. Found by name if not given."""
     group_column: str | None = None
     """Column of whose text a row is (a patient, a case): all rows of one are held back together, or none."""
     encoding: str = "utf-8"
@@ -67,8 +71,9 @@ class FinetuneSettings(LoopSettings):
     5 where --budget auto does not get to 600 steps."""
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
-    metric: Literal["accuracy", "macro_f1", "weighted_f1", "mcc", "loss"] = "macro_f1"
-    """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones."""
+    metric: str = "auto"
+    """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
+    macro_f1, micro_f1 for multi-label, loss for regression."""
     patience: int | None = None
     """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"

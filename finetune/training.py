@@ -30,6 +30,7 @@ from .batches import BatchMaker, Encoded, TextStream, encode
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
 from .predictor import Facts, Predictor, outputs
+from .report import number
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 
@@ -151,12 +152,13 @@ class SeedTraining:
 
     def _evaluate(self, model: BertWithHead) -> dict[str, float]:
         maker = self._maker(self.material.validation)
-        return self.task.scores(self.targets, outputs(self.task, model, maker, self.precision, self.world))
+        found = outputs(self.task, model, maker, self.precision, self.world)
+        return self.task.tuned(self.targets, found).scores(self.targets, found)
 
     def _summary(self, results: dict[str, float]) -> str:
         first = list(self.task.shown.values())[:2]
         shown = dict.fromkeys([*first, self.settings.metric, "loss"])
-        return "validation " + ", ".join(f"{name.replace('_', '-')} {results[name]:.3f}" for name in shown)
+        return "validation " + ", ".join(f"{name.replace('_', '-')} {number(results[name])}" for name in shown)
 
     def _make_run(self, learner: Learner, state: dict) -> Run:
         settings = self.settings
@@ -225,16 +227,18 @@ class SeedTraining:
     def _finish(self, run: Run, collapse: Collapse | None) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
-        best = self._best(run)
+        best, held_out = self.task.kept(self._best(run)), dataset.held_out()
+        facts = Facts(dataset.columns.texts, settings.sequence_length, settings.long_text, self.task.name)
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
-            Facts(dataset.columns.texts, settings.sequence_length, settings.long_text, self.task.name).write(folder)
-        predictor = Predictor(self.out / "model", settings.device, task=self.task)
-        held_out = dataset.held_out()
-        found = {name: predictor.outputs(examples) for name, examples in held_out.items()}
+            facts.write(folder)
+            predictor = Predictor(folder, settings.device, task=self.task)
+            found = {name: predictor.outputs(examples) for name, examples in held_out.items()}
+            task = predictor.task.tuned(predictor.task.targets(held_out["validation"]), found["validation"])
+            replace(facts, decision=task.decision()).write(folder)
         with replaced(self.out / "probabilities.npz") as temporary, open(temporary, "wb") as file:
             np.savez(file, **found)
-        scores = {name: self.task.scores(self.task.targets(held_out[name]), p) for name, p in found.items()}
+        scores = {name: task.scores(task.targets(held_out[name]), p) for name, p in found.items()}
         results = {
             "validation": scores["validation"],
             "test": scores.get("test"),
@@ -242,6 +246,7 @@ class SeedTraining:
             "learning_rate": run.settings.learning_rate,
             "restarts": self.restarts.before(),
             "learned_nothing": collapse is not None,
+            "decision": task.decision(),
             "best_step": run.counters.best_step,
             "steps": run.counters.step,
             "epochs": run.counters.epochs,

@@ -66,8 +66,12 @@ class Task(ABC):
     """The scores that tables show, the most important first: title -> name."""
     metrics: tuple[str, ...]
     """The names of all scores. One of them is "loss"."""
+    has_class_weights = False
+    """Whether `--class-weights` acts."""
     baseline_names: tuple[str, ...] = ()
     """Of what learns without a BERT."""
+    default_metric: str
+    """What `--metric auto` chooses by."""
     lower_is_better: frozenset[str] = frozenset({"loss"})
 
     # --- rows
@@ -130,20 +134,42 @@ class Task(ABC):
         """What a training that learned nothing ended at, by its outputs for training texts; else None."""
         return None
 
+    def kept(self, model: BertWithHead) -> BertWithHead:
+        """A trained model as it goes into a folder."""
+        return model
+
     # --- judging
 
     @abstractmethod
     def outputs(self, logits: Tensor) -> Tensor:
         """Logits of sequences -> float32 [N, C]; those of a text are the mean over its windows."""
 
-    @abstractmethod
-    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """The `metrics` of held-out texts."""
+    def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> Self:
+        """The task with what is decided on the outputs of a trained model for validation texts, say thresholds."""
+        return self
 
-    def judge(self, scores: Mapping[str, float], metric: str) -> list[float]:
-        """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal."""
+    def decision(self) -> dict[str, Any]:
+        """What `tuned` decided, for finetune.json."""
+        return {}
+
+    def with_decision(self, decision: Mapping[str, Any]) -> Self:
+        """The task with what was decided earlier.
+
+        Raises:
+            FinetuneError: the decision is not of this task.
+        """
+        return self
+
+    @abstractmethod
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
+        """The `metrics` of held-out texts; None for what is not defined."""
+
+    def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
+        """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal. What is not
+        defined is worst."""
         value = scores[metric]
-        return [value if metric in self.lower_is_better else -value, scores["loss"]]
+        worst = float("inf") if value is None else value if metric in self.lower_is_better else -value
+        return [worst, scores["loss"]]
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """How far below the best seed's metric, on `num_texts` texts, another seed still counts as equally good."""

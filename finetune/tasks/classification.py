@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data_prep.console.screen import say
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text, kind_of, whole_characters
+from data_prep.text.cells import is_text
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
-from pretrain.engine.folder import family_of, open_model
 from pretrain.engine.model_card import table
 
 from .. import report
@@ -26,6 +24,7 @@ from ..metrics import METRICS, confusion, majority, per_class, scores, tfidf
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from . import Card, HeldOut, Task
+from .sequences import class_name, fine_tuned_classifier, new_classifier
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
 # So many classes may have a single text each; more are names or numbers of the rows.
@@ -47,6 +46,7 @@ class Classification(Task):
     name = "classification"
     label_columns = ("label", "labels", "class", "category", "target", "sentiment")
     shown, metrics, baseline_names = report.SHOWN, METRICS, (TFIDF, MAJORITY)
+    default_metric, has_class_weights = "macro_f1", True
 
     def __init__(self, labels: Sequence[str] = ()):
         self.labels = list(labels)
@@ -55,19 +55,7 @@ class Classification(Task):
 
     def label_of(self, row: Mapping[str, Any], column: str) -> str:
         """The name of a row's class, from a text or a whole number; raises ValueError with what is wrong with it."""
-        value = row.get(column)
-        if isinstance(value, float):
-            if math.isnan(value):
-                value = None
-            elif value.is_integer():
-                value = int(value)
-            else:
-                raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise ValueError(f'has no "{column}"')
-        if not isinstance(value, str | int):
-            raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
-        return whole_characters(" ".join(str(value).split()))
+        return class_name(row.get(column), column)
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Classification":
         """Raises FinetuneError where there are not two classes, or where they are texts or numbers of the rows."""
@@ -130,38 +118,16 @@ class Classification(Task):
 
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertForSequenceClassification:
         """The encoder under a new head of a row for each class (see `Task.build_model`)."""
-        changes = {
-            "id2label": dict(enumerate(self.labels)),
-            "problem_type": "single_label_classification",
-            "classifier_hidden_layers": settings.hidden_layers,
-            "classifier_dropout": None,
-            "hidden_dropout_prob": settings.dropout,
-            "attention_probs_dropout_prob": settings.dropout,
-        }
-        torch.manual_seed(seed)
-        kind = family_of(settings.model, FinetuneError).sequence_classification
-        model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
-        made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
-        if made_anew and not settings.from_scratch:
-            say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
-        if settings.from_scratch:
-            torch.manual_seed(seed)
-            model = kind(model.config)
-            model.bert.look_at_neighbours()
-        return model
+        names = dict(enumerate(self.labels))
+        return new_classifier(settings, seed, id2label=names, problem_type="single_label_classification")
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, is no such classifier, or its head was never trained."""
-        model = open_model(family_of(folder, FinetuneError).sequence_classification, folder, FinetuneError)
+        model = fine_tuned_classifier(folder)
         config = model.config
         if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
             raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
                                 "give a classifier of one label a text")  # fmt: skip
-        if model.newly_initialised:
-            raise FinetuneError(
-                f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
-                f"finetune.run --model {folder}"
-            )
         return model
 
     def objective(self, train: Encoded, settings: FinetuneSettings) -> "ClassificationObjective":

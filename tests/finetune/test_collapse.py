@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from finetune import collapse as collapses
-from finetune.collapse import collapse_of
+from finetune.collapse import collapse_of, collapse_of_labels
 from finetune.run import main
 from finetune.settings import FinetuneError
 from pretrain.engine import loop
@@ -30,8 +30,8 @@ GOLD = np.array([0] * 60 + [1] * 30 + [2] * 10)
 
 def test_answers_by_the_frequencies_of_the_labels_are_nothing_learned():
     found = collapse_of(GOLD, frequencies(GOLD, 3), None, 1e-3)
-    assert found.classes == 1 and found.learning_rate == 1e-3
-    assert found.loss == pytest.approx(found.entropy) == pytest.approx(log_loss(GOLD, frequencies(GOLD, 3)))
+    assert found.given == "one class for every text" and found.learning_rate == 1e-3
+    assert found.loss == pytest.approx(found.unread) == pytest.approx(log_loss(GOLD, frequencies(GOLD, 3)))
     assert "learned nothing at 0.001" in str(found) and "one class" in str(found)
 
 
@@ -50,7 +50,7 @@ def test_a_class_that_is_never_answered_is_no_collapse_where_the_texts_were_told
 def test_one_class_for_all_is_nothing_learned_where_the_loss_is_hardly_better_than_without_reading():
     gold = np.array([0, 1] * 50)
     given = np.where(gold[:, None] == 1, [[0.53, 0.47]], [[0.6, 0.4]]).astype(np.float32)
-    assert collapse_of(gold, given, None, 1e-3).classes == 1
+    assert "one class" in collapse_of(gold, given, None, 1e-3).given
     given[1] = [0.47, 0.53]
     assert collapse_of(gold, given, None, 1e-3) is None
 
@@ -59,8 +59,18 @@ def test_with_weights_of_classes_the_entropy_is_that_of_the_weighted_labels():
     weights = (len(GOLD) / (3 * np.bincount(GOLD))).astype(np.float32)
     even = np.full((len(GOLD), 3), 1 / 3, dtype=np.float32)
     found = collapse_of(GOLD, even, weights, 1e-3)
-    assert found.entropy == pytest.approx(np.log(3), rel=1e-5)
+    assert found.unread == pytest.approx(np.log(3), rel=1e-5)
     assert found.loss == pytest.approx(log_loss(GOLD, even, sample_weight=weights[GOLD]), rel=1e-5)
+
+
+def test_labels_by_their_frequencies_are_nothing_learned():
+    gold = (np.random.default_rng(1).random((200, 3)) < [0.5, 0.1, 0.0]).astype(np.float32)
+    even = np.tile(gold.mean(0, dtype=np.float32), (200, 1))
+    found = collapse_of_labels(gold, even, 1e-3)
+    of_each = [log_loss(gold[:, label], even[:, label], labels=[0, 1]) for label in range(3)]
+    assert found.loss == pytest.approx(found.unread, rel=1e-5) == pytest.approx(np.mean(of_each), rel=1e-5)
+    assert str(found).endswith("without reading them")
+    assert collapse_of_labels(gold, 0.9 * even + 0.1 * gold, 1e-3) is None
 
 
 # At this rate each of three seeds answers with one class after 60 steps; at 0.3 of it each learns.

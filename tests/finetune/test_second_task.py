@@ -34,7 +34,7 @@ class SquaredError:
 class Regression(Task):
     """A number for each text."""
 
-    name, label_columns = "regression", ("score",)
+    name, label_columns, default_metric = "amount", ("score",), "loss"
     shown, metrics = {"mean absolute error": "mae", "squared error": "loss"}, ("mae", "loss")
     lower_is_better = frozenset({"mae", "loss"})
     num_outputs, baseline_names = 1, ("mean",)

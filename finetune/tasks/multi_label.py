@@ -1,0 +1,305 @@
+"""Any number of labels for each text or pair of texts: none, one or several."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from data_prep.durable import write_text
+from data_prep.text.cells import is_text
+from data_prep.text.sources import listing
+from model import BertConfig, BertForSequenceClassification
+from pretrain.engine.model_card import table
+from pretrain.engine.step import Objective
+
+from .. import report
+from ..batches import Encoded, LabelledBatch
+from ..collapse import Collapse, collapse_of_labels
+from ..metrics import multi_label_scores, per_label, tfidf_of_labels
+from ..rows import BadRows, Columns, Example
+from ..settings import FinetuneError, FinetuneSettings
+from . import Card, HeldOut, Task
+from .sequences import class_name, fine_tuned_classifier, last_layer, new_classifier
+
+TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
+LABELS, PROBABILITIES = "predicted_labels", "probabilities"
+SEPARATOR = ";"
+# A label with so many validation texts has a threshold of its own; all others share one.
+OWN_THRESHOLD = 50
+MOST_LABELS_SHOWN = 50
+
+
+class MultiLabel(Task):
+    """Some of several labels for each text, or none.
+
+    Args:
+        labels: the names of the labels, once they are known.
+        thresholds: float64 [K], the least probability with which each is given.
+        shares: float64 [K], of the training texts that have each.
+    """
+
+    name = "multi-label"
+    label_columns = ("labels", "label", "tags", "categories", "classes", "topics")
+    shown = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "mAP": "map", "all labels right": "exact_match"}
+    metrics = ("micro_f1", "macro_f1", "micro_precision", "micro_recall", "map", "exact_match", "loss")
+    default_metric = "micro_f1"
+    baseline_names = (TFIDF, FREQUENCIES)
+
+    def __init__(
+        self, labels: Sequence[str] = (), thresholds: Sequence[float] = (), shares: Sequence[float] | None = None
+    ):
+        self.labels, self.shares = list(labels), shares
+        self.thresholds = np.array(thresholds if len(thresholds) else [0.5] * len(self.labels), np.float64)
+
+    # --- rows
+
+    def label_of(self, row: Mapping[str, Any], column: str) -> tuple[str, ...]:
+        """The names of a row's labels, of a list or joined by semicolons, each once, in order; an empty list or text is
+        no label. Raises ValueError with what is wrong with it."""
+        value = row.get(column)
+        if isinstance(value, str):
+            value = [part for part in value.split(SEPARATOR) if part.strip()]
+        if not isinstance(value, list | tuple):
+            value = [value]
+        return tuple(sorted({class_name(each, column) for each in value}))
+
+    def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "MultiLabel":
+        """Raises FinetuneError where no row has a label, or where labels are texts or numbers of the rows."""
+        counts = Counter(name for example in train for name in example.label)
+        if not counts:
+            raise FinetuneError(f'no row of {settings.train} has a label in "{columns.label}": give --label-column')
+        if len(counts) > max(50, len(train) / 2):
+            raise FinetuneError(
+                f'"{columns.label}" of {settings.train} has {len(counts):,} different labels in {len(train):,} rows: '
+                "name the column of labels with --label-column"
+            )
+        if settings.show_text == "no" and any(map(is_text, counts)):
+            raise FinetuneError(
+                f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
+                "the column of labels with --label-column, or give the labels short names"
+            )
+        names = sorted(counts)
+        return MultiLabel(names, shares=[(counts[name] + 0.5) / (len(train) + 1) for name in names])
+
+    def of_model(self, config: BertConfig) -> "MultiLabel":
+        """The labels are the label names of the model."""
+        return MultiLabel([(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)])
+
+    def facts(self) -> list[str]:
+        """The names of the labels."""
+        return [self.name, *self.labels]
+
+    def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
+        """Those of known labels alone; an unknown label may be a text."""
+        known, shown = set(self.labels), listing(self.labels, 8)
+        for example in examples:
+            if unknown := set(example.label) - known:
+                label = f"the label {min(unknown)!r:.42}, which" if show_text else "a label that"
+                bad(example.place, f"has {label} does not occur in training ({shown})")
+            else:
+                yield example
+
+    def stratum(self, example: Example) -> str:
+        """Its labels together."""
+        return SEPARATOR.join(example.label)
+
+    def describe(self, train: Sequence[Example]) -> list[str]:
+        """How many texts have each label, and how many have none or several."""
+        counts = Counter(name for example in train for name in example.label)
+        numbers = Counter(min(2, len(example.label)) for example in train)
+        shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
+        more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
+        return [
+            f"{len(self.labels)} labels: {shown}{more}. Texts without a label: {numbers[0]:,}, with several: "
+            f"{numbers[2]:,}."
+        ]
+
+    # --- learning
+
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """Which labels each example has: float32 [n, K] of 0 and 1."""
+        ids = {name: index for index, name in enumerate(self.labels)}
+        found = np.zeros((len(examples), len(self.labels)), np.float32)
+        for row, example in zip(found, examples, strict=True):
+            row[[ids[name] for name in example.label or ()]] = 1
+        return found
+
+    def build_model(self, settings: FinetuneSettings, seed: int) -> BertForSequenceClassification:
+        """The encoder under a new head of a row for each label (see `Task.build_model`), whose biases are the log odds
+        of the labels: rare ones need not be learned to be rare."""
+        names = dict(enumerate(self.labels))
+        model = new_classifier(settings, seed, id2label=names, problem_type="multi_label_classification")
+        last_layer(model).bias.data = torch.tensor(self.shares).logit()
+        return model
+
+    def open_model(self, folder: Path) -> BertForSequenceClassification:
+        """Raises FinetuneError where the folder is damaged, or gives one label a text."""
+        model = fine_tuned_classifier(folder)
+        if model.config.problem_type != "multi_label_classification":
+            raise FinetuneError(f"{folder} does not give several labels (its problem_type): give a multi-label model")
+        return model
+
+    def objective(self, train: Encoded, settings: FinetuneSettings) -> "LabelsObjective":
+        """The binary cross entropy of each label."""
+        return LabelsObjective()
+
+    def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
+        """A loss at the entropy of the labels."""
+        return collapse_of_labels(train.targets(), outputs, rate)
+
+    # --- judging
+
+    def outputs(self, logits: Tensor) -> Tensor:
+        """A probability for each label."""
+        return logits.float().sigmoid()
+
+    def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> "MultiLabel":
+        """With the thresholds of the best F1 on these texts: one for all, and one of its own for a label that at least
+        50 of the texts have."""
+        return MultiLabel(self.labels, thresholds(targets, outputs), self.shares)
+
+    def decision(self) -> dict[str, Any]:
+        """The threshold of each label."""
+        return {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
+
+    def with_decision(self, decision: Mapping[str, Any]) -> "MultiLabel":
+        """Raises FinetuneError where there is no threshold for a label."""
+        found = decision.get("thresholds", {})
+        return MultiLabel(self.labels, [found.get(name, 0.5) for name in self.labels])
+
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
+        """See `finetune.metrics.multi_label_scores`."""
+        return multi_label_scores(targets, outputs, outputs >= self.thresholds)
+
+    def baselines(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Word counts with a linear model for each label, and the frequencies of the labels."""
+        targets = self.targets(train)
+        priors = [np.tile(targets.mean(0, dtype=np.float32), (len(rows), 1)) for rows in held_out.values()]
+        found = {TFIDF: tfidf_of_labels(train, targets, list(held_out.values())), FREQUENCIES: priors}
+        return {name: dict(zip(held_out, outputs, strict=True)) for name, outputs in found.items()}
+
+    # --- telling
+
+    def results(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], shown: HeldOut
+    ) -> dict[str, Any]:
+        """The labels with their thresholds, and the scores of each."""
+        given = shown.outputs >= self.thresholds
+        return {
+            "labels": self.labels,
+            "thresholds": self.thresholds.tolist(),
+            "per_label": {shown.split: per_label(shown.targets, shown.outputs, given, self.labels)},
+        }
+
+    def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
+        """mistakes.md: labels that were surely given, or surely not, and wrongly so."""
+        worst = report.wrong_labels(shown.examples, shown.targets, shown.outputs, self.thresholds, self.labels)
+        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+
+    def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
+             seeds: int) -> list[str]:  # fmt: skip
+        """The thresholds, the scores of each label, and where the mistakes are."""
+        sentences = [f"thresholds, of the best F1 on the validation texts: {shown_thresholds(self.thresholds)}"]
+        if len(self.labels) <= MOST_LABELS_SHOWN:
+            which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by label"
+            rows = results["per_label"][shown.split]
+            sentences.append(f"\n{shown.split} texts, {which}:\n{report.per_class_table(rows, 'label')}")
+        sentences.append(f"\nThe most confident mistakes are in {out / 'mistakes.md'}.")
+        return sentences
+
+    def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
+        """The scores of each label stand below those of all, with its threshold."""
+        rows = [
+            (row["label"].replace("|", " "), f"{threshold:.3f}",
+             *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")), f"{row['support']:,}")
+            for row, threshold in zip(results["per_label"][split], results["thresholds"], strict=True)
+        ]  # fmt: skip
+        arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
+        example = f"""from transformers import pipeline
+
+classify = pipeline("text-classification", model="path/to/this/folder", top_k=None)
+print(classify({arguments}, truncation=True))"""
+        return Card(
+            kind="text-classification",
+            name="a multi-label classifier of a domain",
+            title=f"Any of {config.num_labels} labels for {'pairs of texts' if is_pair else 'texts'}",
+            findings=table(("label", "threshold", "precision", "recall", "F1", "texts"), rows),
+            metrics=("micro_f1", "macro_f1", "map"),
+            example="" if config.classifier_hidden_layers else example,
+            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
+        )
+
+    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """The labels at or above their thresholds, and the probability of each label."""
+        probabilities = {name: round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
+        return {LABELS: self._given(output), PROBABILITIES: probabilities}
+
+    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+        """The labels joined by semicolons, and a column for the probability of each."""
+        own = {f"probability_{name}": round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
+        return {LABELS: SEPARATOR.join(self._given(output)), **own}
+
+    def _given(self, output: np.ndarray) -> list[str]:
+        return [name for name, is_given in zip(self.labels, output >= self.thresholds, strict=True) if is_given]
+
+    @property
+    def num_outputs(self) -> int:
+        """A probability for each label."""
+        return len(self.labels)
+
+    def shown_target(self, target: Any) -> str:
+        """The names of the labels."""
+        return SEPARATOR.join(name for name, has in zip(self.labels, target, strict=True) if has) or "(no label)"
+
+
+def shown_thresholds(found: np.ndarray) -> str:
+    """One number where all are the same, else their range."""
+    low, high = found.min(), found.max()
+    return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
+
+
+def thresholds(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """The least probabilities with the best F1: float64 [K]; see `MultiLabel.tuned`.
+
+    Args:
+        targets: [n, K] of 0 and 1.
+        outputs: [n, K] probabilities.
+    """
+    found = np.full(targets.shape[1], best_threshold(targets.ravel(), outputs.ravel()))
+    for label in np.flatnonzero(targets.sum(0) >= OWN_THRESHOLD):
+        found[label] = best_threshold(targets[:, label], outputs[:, label])
+    return found
+
+
+def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
+    """The threshold of the best F1 of binary targets [n], between two probabilities; 0.5 where none is positive."""
+    if not targets.any():
+        return 0.5
+    order = np.argsort(-probabilities, kind="stable")
+    ranked, right = probabilities[order].astype(np.float64), np.cumsum(targets[order])
+    f1 = 2 * right / (np.arange(1, len(ranked) + 1) + targets.sum())
+    # A cut between two equal probabilities cannot be made.
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1
+    place = int(f1.argmax())
+    below = ranked[place + 1] if place + 1 < len(ranked) else 0.0
+    return float((ranked[place] + below) / 2)
+
+
+class LabelsObjective:
+    """The binary cross entropy, mean over the labels of a text; see `Objective` of the engine."""
+
+    def counts(self, batch: LabelledBatch) -> dict[str, float]:
+        """Number of texts; a window counts as its share of its text."""
+        return {"label": float(batch.weights.sum())}
+
+    def loss_sums(self, model: BertForSequenceClassification, batch: LabelledBatch) -> dict[str, Tensor]:
+        """Sum over the texts (nats, fp32): a scalar with gradient."""
+        losses = F.binary_cross_entropy_with_logits(model(batch).logits.float(), batch.labels, reduction="none")
+        return {"label": (losses.mean(-1) * batch.weights).sum()}

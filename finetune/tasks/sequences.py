@@ -1,0 +1,97 @@
+"""What tasks have in common that learn something of a whole text, through the pooler: BERT's sequence classifier."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from data_prep.console.screen import say
+from data_prep.text.cells import kind_of, whole_characters
+from model import BertForSequenceClassification
+from pretrain.engine.folder import family_of, open_model
+
+from ..settings import FinetuneError, FinetuneSettings
+
+
+def new_classifier(settings: FinetuneSettings, seed: int, **changes: Any) -> BertForSequenceClassification:
+    """The encoder of `settings.model` under a new head, or the same with nothing pretrained.
+
+    Args:
+        changes: of the model's config: its labels, its problem_type.
+
+    Raises:
+        FinetuneError: the folder cannot be used.
+    """
+    changes |= {
+        "classifier_hidden_layers": settings.hidden_layers,
+        "classifier_dropout": None,
+        "hidden_dropout_prob": settings.dropout,
+        "attention_probs_dropout_prob": settings.dropout,
+    }
+    torch.manual_seed(seed)
+    kind = family_of(settings.model, FinetuneError).sequence_classification
+    model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
+    made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
+    if made_anew and not settings.from_scratch:
+        say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
+    if settings.from_scratch:
+        torch.manual_seed(seed)
+        model = kind(model.config)
+        model.bert.look_at_neighbours()
+    return model
+
+
+def fine_tuned_classifier(folder: Path) -> BertForSequenceClassification:
+    """A model with a head that was trained.
+
+    Raises:
+        FinetuneError: the folder is damaged, or its head was never trained.
+    """
+    model = open_model(family_of(folder, FinetuneError).sequence_classification, folder, FinetuneError)
+    if model.newly_initialised:
+        raise FinetuneError(
+            f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
+            f"finetune.run --model {folder}"
+        )
+    return model
+
+
+def last_layer(model: BertForSequenceClassification) -> nn.Linear:
+    """The linear layer that makes the logits."""
+    return [part for part in model.classifier.modules() if isinstance(part, nn.Linear)][-1]
+
+
+def class_name(value: Any, column: str) -> str:
+    """The name of a class, from a text or a whole number; raises ValueError with what is wrong with it."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            value = None
+        elif value.is_integer():
+            value = int(value)
+        else:
+            raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise ValueError(f'has no "{column}"')
+    if not isinstance(value, str | int):
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
+    return whole_characters(" ".join(str(value).split()))
+
+
+def number(row: Mapping[str, Any], column: str) -> float:
+    """The number of a row; raises ValueError with what is wrong with it."""
+    value = row.get(column)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None if not value.strip() else value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise ValueError(f'has no "{column}"')
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a number')
+    if math.isinf(value):
+        raise ValueError(f'has an infinite "{column}"')
+    return float(value)

@@ -1,0 +1,180 @@
+"""Several labels a text: scores against scikit-learn, thresholds against brute force, a run from rows to answers."""
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.metrics as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.metrics import multi_label_scores, per_label
+from finetune.predict import main as predict
+from finetune.predictor import Predictor
+from finetune.rows import Columns, Example
+from finetune.run import main
+from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.choice import kind_of_labels
+from finetune.tasks.multi_label import MultiLabel, best_threshold, thresholds
+
+
+def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """1 to 40 texts and 2 to 6 labels, some without a text: gold, probabilities with ties, and what is given."""
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 41)), int(rng.integers(2, 7))
+    gold = (rng.random(shape) < rng.random(shape[1])).astype(np.float32)
+    probabilities = (rng.integers(0, 11, shape) / 10).astype(np.float32)
+    return gold, probabilities, probabilities >= rng.random(shape[1])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(100))
+def test_scores_are_those_of_scikit_learn(seed):
+    gold, probabilities, given_ = random_case(seed)
+    found = multi_label_scores(gold, probabilities, given_)
+    kept = {"zero_division": 0}
+    for name, score in (("f1", reference.f1_score), ("precision", reference.precision_score),
+                        ("recall", reference.recall_score)):  # fmt: skip
+        assert found[f"micro_{name}"] == pytest.approx(score(gold, given_, average="micro", **kept))
+        of_each = score(gold, given_, average=None, **kept)
+        rows = per_label(gold, probabilities, given_, [str(i) for i in range(gold.shape[1])])
+        assert [row[name] for row in rows] == pytest.approx(of_each)
+    occurs = (gold.sum(0) + given_.sum(0)) > 0
+    each = reference.f1_score(gold, given_, average=None, zero_division=0)[occurs]
+    assert found["macro_f1"] == pytest.approx(each.mean() if len(each) else 0)
+    assert found["exact_match"] == pytest.approx(reference.accuracy_score(gold, given_))
+    some = gold.sum(0) > 0
+    wanted = (
+        reference.average_precision_score(gold[:, some], probabilities[:, some], average="macro") if some.any() else 0
+    )
+    assert found["map"] == pytest.approx(wanted)
+    clipped = np.clip(probabilities.astype(np.float64), 1e-6, 1 - 1e-6)
+    losses = [reference.log_loss(g, p, labels=[0, 1]) for g, p in zip(gold.T, clipped.T, strict=True)]
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=0.3)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=12))
+def test_no_threshold_has_a_better_f1(rows):
+    targets = np.array([has for has, _ in rows], np.float32)
+    probabilities = np.array([p for _, p in rows], np.float32) / 8
+
+    def f1(threshold: float) -> float:
+        return reference.f1_score(targets, probabilities >= threshold, zero_division=0)
+
+    found = best_threshold(targets, probabilities)
+    assert f1(found) == pytest.approx(max(map(f1, np.linspace(-0.01, 1.01, 103))))
+
+
+def test_a_label_of_many_texts_has_a_threshold_of_its_own_and_the_others_share_one():
+    rng = np.random.default_rng(1)
+    targets = np.stack([rng.random(400) < share for share in (0.5, 0.05, 0.04)], axis=1).astype(np.float32)
+    # The labels are as well told apart at 0.7, 0.2 and 0.2.
+    middle = np.array([0.7, 0.2, 0.2])
+    outputs = np.clip(middle + (targets - 0.5) * 0.1 + rng.normal(0, 0.01, targets.shape), 0, 1)
+    found = thresholds(targets, outputs)
+    assert found[0] == pytest.approx(0.7, abs=0.05) and found[1] == found[2]
+    assert (targets[:, 1:].sum(0) < 50).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "task"),
+    [
+        (["a", "b", "a"], "classification"),
+        ([1, 2, 3], "classification"),
+        (["1", "2"], "classification"),
+        ([1.0, 2.0], "classification"),
+        ([0.5, 2], "regression"),
+        (["0.5", "2", ""], "regression"),
+        ([["a"], [], ["a", "b"]], "multi-label"),
+        (["a;b", "a", "b", ""], "multi-label"),
+        (["of a; b", "of c; d"], "classification"),
+        ([None, ""], "classification"),
+    ],
+)
+def test_the_task_is_told_by_the_labels(values, task):
+    assert kind_of_labels(values)[0] == task
+
+
+def test_labels_are_lists_or_joined_and_none_is_no_label():
+    def labels(value):
+        return MultiLabel().label_of({"labels": value}, "labels")
+
+    assert labels(["b", "a", "b"]) == labels("b; a ;b") == ("a", "b")
+    assert labels([]) == labels("") == ()
+    assert labels([1, "x"]) == ("1", "x")
+    for value in (None, [None], [["a"]], {"a": 1}, [0.5]):
+        with pytest.raises(ValueError, match="labels"):
+            labels(value)
+
+
+def test_rows_that_teach_nothing_are_refused():
+    columns, settings = Columns(("text",), "labels"), FinetuneSettings()
+    none = [Example("1", "a", label=()), Example("2", "b", label=())]
+    with pytest.raises(FinetuneError, match="no row of builtin has a label"):
+        MultiLabel().fitted(none, columns, settings)
+    numbers = [Example(str(i), "a", label=(str(i),)) for i in range(200)]
+    with pytest.raises(FinetuneError, match="200 different labels"):
+        MultiLabel().fitted(numbers, columns, settings)
+
+
+WORDS = {"heart": "the heart", "mask": "a [mask]", "number": "7 8 9"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[str, str]:
+    """Texts with none to three of the words' labels."""
+    rng, folder = random.Random(1), tmp_path_factory.mktemp("rows")
+    for name, count in (("train", 240), ("test", 60)):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for number in range(count):
+                labels = [label for label in WORDS if rng.random() < 0.4]
+                words = " ".join(WORDS[label] for label in rng.sample(labels, len(labels)))
+                file.write(json.dumps({"text": f"patient {number} {words}", "labels": labels}) + "\n")
+    return str(folder / "train.jsonl"), str(folder / "test.jsonl")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, files, tmp_path_factory, one_thread) -> Path:
+    out = tmp_path_factory.mktemp("multi") / "run"
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={out}", "--budget=12epochs"]
+    given += ["--learning-rate=2e-3", "--dropout=0", "--seeds=2", "--device=cpu", "--precision=fp32", "--threads=1"]
+    assert main([*given, "--batch-size=8", "--evaluations=4"]) == 0
+    return out
+
+
+def test_it_learns_and_its_thresholds_are_kept(finished, files):
+    results = json.loads((finished / "results.json").read_text())
+    assert results["test"]["micro_f1"]["mean"] > 0.9 and results["chosen_by"] == "micro_f1"
+    assert results["labels"] == sorted(WORDS) and len(results["per_label"]["test"]) == 3
+    kept = json.loads((finished / "final" / "finetune.json").read_text())
+    assert kept["task"] == "multi-label" and list(kept["decision"]["thresholds"]) == sorted(WORDS)
+    # Without being told, the folder knows its task and its thresholds.
+    predictor = Predictor(finished / "final")
+    rows = [json.loads(line) for line in open(files[1])]
+    outputs = predictor.outputs([Example("", row["text"]) for row in rows])
+    found = predictor.task.scores(
+        predictor.task.targets([Example("", "", label=tuple(r["labels"])) for r in rows]), outputs
+    )
+    best = results["best_seed"] - 1
+    assert found["micro_f1"] == pytest.approx(results["test"]["micro_f1"]["seeds"][best], abs=1e-6)
+
+
+def test_predictions_are_the_labels_at_their_thresholds(finished, files, tmp_path):
+    out = tmp_path / "out.csv"
+    assert predict([files[1], f"--model={finished / 'final'}", f"--out={out}", "--device=cpu"]) == 0
+    limits = json.loads((finished / "final" / "finetune.json").read_text())["decision"]["thresholds"]
+    for row in csv.DictReader(open(out)):
+        given_ = [name for name in sorted(WORDS) if float(row[f"probability_{name}"]) >= limits[name]]
+        assert row["predicted_labels"] == ";".join(given_)
+    assert not any("thresholds" in line for line in (finished / "mistakes.md").read_text().splitlines())
+
+
+def test_options_of_other_tasks_are_refused(encoder, files, tmp_path, capsys):
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'x'}", "--device=cpu"]
+    assert main([*given, "--metric=accuracy"]) == 2
+    assert "--metric accuracy is no score of multi-label" in capsys.readouterr().err
+    assert main([*given, "--class-weights=balanced"]) == 2
+    assert "--class-weights is for classification" in capsys.readouterr().err

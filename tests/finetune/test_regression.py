@@ -1,0 +1,102 @@
+"""A number a text: scores against definitions, the user's scale, and a run from rows to answers."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.metrics import regression_scores, spread
+from finetune.predictor import Predictor
+from finetune.report import score
+from finetune.rows import Columns, Example
+from finetune.run import main
+from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.regression import Regression
+
+NUMBERS = st.integers(-50, 50).map(lambda n: n / 4)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=30))
+def test_scores_are_those_of_their_definitions(pairs):
+    gold, predicted = np.array(pairs, np.float64).T
+    found = regression_scores(gold, predicted)
+    assert found["mae"] == pytest.approx(sum(abs(g - p) for g, p in pairs) / len(pairs))
+    assert found["loss"] == pytest.approx(sum((g - p) ** 2 for g, p in pairs) / len(pairs))
+    if len(set(gold)) == 1 or len(set(predicted)) == 1:
+        assert found["pearson"] is None and found["spearman"] is None
+        return
+
+    def ranks(values):
+        return np.array([sum(v < x for v in values) + (sum(v == x for v in values) + 1) / 2 for x in values])
+
+    assert found["pearson"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
+    assert found["spearman"] == pytest.approx(np.corrcoef(ranks(gold), ranks(predicted))[0, 1])
+
+
+def test_what_is_not_defined_is_said_and_is_no_number():
+    found = spread([0.5, None])
+    assert found == {"mean": None, "std": None, "seeds": [0.5, None]} and score(found) == "undefined"
+    task = Regression()
+    undefined, poor = ({"pearson": value, "loss": 1.0} for value in (None, -0.9))
+    assert task.judge(poor, "pearson") < task.judge(undefined, "pearson")
+
+
+@pytest.mark.parametrize("value", [None, "", "much", [1.0], float("nan"), "nan", "inf", True])
+def test_what_is_no_number_is_a_bad_row(value):
+    with pytest.raises(ValueError, match="score"):
+        Regression().label_of({"score": value}, "score")
+
+
+def test_equal_numbers_teach_nothing():
+    rows = [Example("1", "a", label=2.0), Example("2", "b", label=2.0)]
+    with pytest.raises(FinetuneError, match="no two different numbers"):
+        Regression().fitted(rows, Columns(("text",), "score"), FinetuneSettings())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[str, str]:
+    """Texts whose score, in hundreds, is the mean of their words'."""
+    rng, folder, words = random.Random(1), tmp_path_factory.mktemp("rows"), {"the": 0.0, "cell": -1.0, "heart": 1.0}
+    for name, count in (("train", 160), ("test", 40)):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for _ in range(count):
+                chosen = rng.choices(list(words), k=6)
+                score_ = 700 + 100 * sum(map(words.get, chosen)) / 6
+                file.write(json.dumps({"text": " ".join(chosen), "score": round(score_, 2)}) + "\n")
+    return str(folder / "train.jsonl"), str(folder / "test.jsonl")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, files, tmp_path_factory, one_thread) -> Path:
+    out = tmp_path_factory.mktemp("regression") / "run"
+    given_ = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={out}", "--budget=12epochs"]
+    given_ += ["--learning-rate=2e-3", "--dropout=0", "--seeds=2", "--device=cpu", "--precision=fp32", "--threads=1"]
+    assert main([*given_, "--batch-size=8", "--evaluations=4"]) == 0
+    return out
+
+
+def test_it_learns_in_the_scale_of_the_user(finished):
+    results = json.loads((finished / "results.json").read_text())
+    assert results["test"]["pearson"]["mean"] > 0.9 and results["test"]["mae"]["mean"] < 15
+    assert 650 < results["scale"]["mean"] < 750 and results["chosen_by"] == "loss"
+    assert (finished / "predicted.png").stat().st_size > 1000
+    assert "predicted" in (finished / "mistakes.md").read_text()
+
+
+def test_transformers_gets_the_same_numbers(finished, files):
+    from transformers import AutoModelForSequenceClassification
+
+    texts = [json.loads(line)["text"] for line in open(files[1])][:8]
+    ours = Predictor(finished / "final").outputs([Example("", text) for text in texts])
+    model = AutoModelForSequenceClassification.from_pretrained(finished / "final").eval()
+    tokenizer = Predictor(finished / "final").tokenizer
+    for text, number in zip(texts, ours, strict=True):
+        ids = [tokenizer.cls_id, *tokenizer.encode([text])[0], tokenizer.sep_id]
+        with torch.no_grad():
+            assert model(torch.tensor([ids])).logits.item() == pytest.approx(number.item(), rel=1e-4)
+    assert 500 < ours.min() and ours.max() < 900
