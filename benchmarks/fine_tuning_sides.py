@@ -96,7 +96,7 @@ def accuracy(model, encoded, tokenizer, precision) -> float:
 
     task = Classification().of_model(model.config)
     found = outputs(task, model, BatchMaker(encoded, tokenizer, 2048), precision, World())
-    return float((found.argmax(1) == encoded.targets()).mean())
+    return float((found.argmax(1) == encoded.targets).mean())
 
 
 def predict(job: dict) -> dict:

@@ -23,25 +23,36 @@ from .settings import LongText
 
 @dataclass(kw_only=True)
 class LabelledBatch(PackedBatch):
-    """A packed batch of sequences with a target each."""
+    """A packed batch of N sequences, and P places in it with a target each: one a sequence, or one a word."""
 
+    places: Tensor
+    """int64 [P], in [0, T): the tokens that are read."""
     labels: Tensor
-    """[N] or [N, K], of the type of the task's targets."""
+    """[P] or [P, K], of the type of the task's targets."""
     weights: Tensor
-    """[N] float32: 1 / windows of the text, so that every text counts once."""
+    """[P] float32: 1 / places of the item, so that every text or word counts once."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """n texts as S sequences of at most a model's length: one for each text, or several windows.
+    """n texts as S sequences of at most a model's length: one for each text, or several windows; and the I items of
+    which something is to be learned, read at P places: texts by the first token of each of their sequences, or words.
 
-    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`), with the text's target
-    as label; `text` int64 [S] is the text that each belongs to, ascending.
+    `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`); `text` int64 [S] is the text
+    that each belongs to, ascending.
     """
 
     ids: np.ndarray
     sequences: Examples
     text: np.ndarray
+    targets: np.ndarray
+    """Of each item: [I] or [I, K]."""
+    item: np.ndarray
+    """int64 [P]: the item of each place. The places of a sequence stand together, in the order of the sequences."""
+    place: np.ndarray
+    """int64 [P]: the token of the sequence that is read; 0 is [CLS]."""
+    bounds: np.ndarray
+    """int64 [S + 1]: where the places of each sequence begin."""
     num_texts: int
     num_tokens: int
     """Of all texts before they were cut, special tokens not counted."""
@@ -50,13 +61,6 @@ class Encoded:
     num_cut: int
     """Tokens that are in no sequence."""
 
-    def targets(self) -> np.ndarray:
-        """The target of each text: [n], or [n, K] of a task with K of them."""
-        labels = self.sequences.label
-        targets = np.zeros((self.num_texts, *labels.shape[1:]), dtype=labels.dtype)
-        targets[self.text] = labels
-        return targets
-
     def lengths(self) -> np.ndarray:
         """Tokens of each text's sequences together: int64 [n]."""
         return np.bincount(self.text, self.sequences.lengths(), self.num_texts).astype(np.int64)
@@ -64,7 +68,9 @@ class Encoded:
     def digest(self) -> str:
         """Of everything that is learned from."""
         content = hashlib.blake2b(digest_size=16)
-        for array in (self.ids, self.text, *vars(self.sequences).values()):
+        # Targets of texts are the labels of their sequences.
+        of_words = () if self.item is self.text else (self.targets, self.item, self.place, self.bounds)
+        for array in (self.ids, self.text, *vars(self.sequences).values(), *of_words):
             content.update(np.ascontiguousarray(array).tobytes())
         return content.hexdigest()
 
@@ -112,17 +118,37 @@ def encode_texts(
         used, num_cut = used + stored, num_cut + total - stored
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     text = table[:, 0]
-    sequences = Examples(
+    return Encoded(
+        ids=np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32),
+        sequences=spans_of(table[:, 1:], targets[text]),
+        text=text,
+        targets=targets,
+        item=text,
+        place=np.zeros(len(text), dtype=np.int64),
+        bounds=np.arange(len(text) + 1),
+        num_texts=len(texts),
+        num_tokens=num_tokens,
+        num_long=num_long,
+        num_cut=num_cut,
+    )
+
+
+def spans_of(table: np.ndarray, labels: np.ndarray) -> Examples:
+    """Sequences out of their spans.
+
+    Args:
+        table: int64 [S, 4], the columns a_start, a_length, b_start, b_length (see `data_prep.examples.packing`).
+        labels: [S] or [S, K].
+    """
+    return Examples(
         shard=np.zeros(len(table), dtype=np.int64),
-        a_start=table[:, 1],
-        a_length=table[:, 2],
-        b_start=table[:, 3],
-        b_length=table[:, 4],
-        label=targets[text],
+        a_start=table[:, 0],
+        a_length=table[:, 1],
+        b_start=table[:, 2],
+        b_length=table[:, 3],
+        label=labels,
         key=np.zeros(len(table), dtype=np.uint64),
     )
-    ids = np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32)
-    return Encoded(ids, sequences, text, len(texts), num_tokens, num_long, num_cut)
 
 
 _TEXTS_AT_ONCE = 4096
@@ -222,6 +248,7 @@ class BatchMaker(Maker):
         self.encoded, self.tokenizer, self.micro_batch_tokens = encoded, tokenizer, micro_batch_tokens
         self.places = places
         self._bounds = np.searchsorted(encoded.text, np.arange(encoded.num_texts + 1))
+        self._num_places = np.bincount(encoded.item, minlength=len(encoded.targets))
         self._shards = [Shard(0, encoded.ids, np.empty(0, np.int32), np.empty(0, np.int32))]
         self._lengths, self._text_lengths = encoded.sequences.lengths(), encoded.lengths()
 
@@ -237,23 +264,23 @@ class BatchMaker(Maker):
         chosen = [np.arange(self._bounds[text], self._bounds[text + 1]) for text in texts]
         return np.concatenate([np.zeros(0, np.int64), *chosen])
 
-    def sequences(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
-        """The sequences (their numbers) of these texts and a batch of them, similar lengths together."""
+    def items_and_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
+        """Batches of the sequences of these texts, similar lengths together, and the item of each place: int64 [P]."""
         sequences = self._sequences(texts)
         sequences = sequences[np.argsort(self._lengths[sequences], kind="stable")]
         for chosen in divided(self._lengths[sequences], self.micro_batch_tokens):
-            yield sequences[chosen], self.packed(sequences[chosen])
+            yield self.encoded.item[self._places(sequences[chosen])], self.packed(sequences[chosen])
 
     def micro_batches(self, texts: np.ndarray) -> Iterator[LabelledBatch]:
-        """The batches of `sequences` alone."""
-        return (batch for _, batch in self.sequences(texts))
+        """The batches alone."""
+        return (batch for _, batch in self.items_and_batches(texts))
 
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
-        target = self.encoded.sequences.label
-        label = torch.from_numpy(np.zeros((1, *target.shape[1:]), target.dtype))
-        labels = {"labels": label, "weights": torch.zeros(1)}
-        return LabelledBatch(**empty_sequence(self.tokenizer), **labels)
+        targets = self.encoded.targets
+        label = torch.from_numpy(np.zeros((1, *targets.shape[1:]), targets.dtype))
+        read = {"places": torch.zeros(1, dtype=torch.int64), "labels": label, "weights": torch.zeros(1)}
+        return LabelledBatch(**empty_sequence(self.tokenizer), **read)
 
     def identify(self, texts: np.ndarray) -> list[str]:
         """Where the rows of the texts are, as for a person: "train.jsonl:17"."""
@@ -261,15 +288,22 @@ class BatchMaker(Maker):
 
     def packed(self, sequences: np.ndarray) -> LabelledBatch:
         """One packed batch of sequences by number."""
-        examples = self.encoded.sequences[sequences]
-        packed = pack(self._shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
-        texts = self.encoded.text[sequences]
-        num_windows = self._bounds[texts + 1] - self._bounds[texts]
+        encoded = self.encoded
+        packed = pack(self._shards, encoded.sequences[sequences], self.tokenizer.cls_id, self.tokenizer.sep_id)
+        chosen = self._places(sequences)
+        counts, items = encoded.bounds[sequences + 1] - encoded.bounds[sequences], encoded.item[chosen]
         return LabelledBatch(
             **inputs(packed),
-            labels=torch.from_numpy(examples.label),
-            weights=torch.from_numpy((1 / num_windows).astype(np.float32)),
+            places=torch.from_numpy(np.repeat(packed.sequence_starts[:-1], counts) + encoded.place[chosen]),
+            labels=torch.from_numpy(encoded.targets[items]),
+            weights=torch.from_numpy((1 / self._num_places[items]).astype(np.float32)),
         )
+
+    def _places(self, sequences: np.ndarray) -> np.ndarray:
+        """The places of sequences, by number: int64 [P]."""
+        first, last = self.encoded.bounds[sequences], self.encoded.bounds[sequences + 1]
+        ends = np.cumsum(last - first)
+        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(last - ends, last - first)
 
 
 # Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.

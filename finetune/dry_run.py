@@ -19,7 +19,7 @@ from pretrain.engine.progress import clock
 from pretrain.engine.settings import Budget
 from pretrain.engine.step import Learner
 
-from .batches import BatchMaker, Encoded, TextStream, encode
+from .batches import BatchMaker, Encoded, TextStream
 from .dataset import Dataset, read_dataset, sampled
 from .finetuning import candidate_rates, cut_sentence
 from .predictor import outputs
@@ -69,7 +69,7 @@ def _encoded(
 ) -> Encoded:
     """Some of the examples, which are tokenized, trained on and evaluated."""
     some = sampled(examples)
-    return encode(some, dataset.task.targets(some), tokenizer, settings.sequence_length, settings.long_text)
+    return dataset.task.encode(some, tokenizer, settings.sequence_length, settings.long_text)
 
 
 def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokenizer) -> None:
@@ -77,7 +77,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
         batch = next(maker.micro_batches(np.array([text])))
         shown = tokenizer.decode(batch.input_ids[: int(batch.sequence_starts[1])].tolist())
-        say_example(number, dataset.task.shown_target(batch.labels[0].numpy()), shown)
+        say_example(number, dataset.task.shown_targets(batch.labels.numpy()), shown)
 
 
 def _print_plan(

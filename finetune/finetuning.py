@@ -23,7 +23,7 @@ from pretrain.engine.progress import clock
 from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 
 from . import report
-from .batches import Encoded, encode
+from .batches import Encoded
 from .dataset import Dataset, read_dataset
 from .metrics import combined
 from .model_card import model_card
@@ -114,7 +114,7 @@ def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
 
     task, parts = dataset.task, (dataset.train, dataset.validation, dataset.test)
     train, validation, test = (
-        encode(part, task.targets(part), tokenizer, settings.sequence_length, settings.long_text) for part in parts
+        task.encode(part, tokenizer, settings.sequence_length, settings.long_text) for part in parts
     )
     say(cut_sentence(train, settings))
     facts = [part.digest() for part in (train, validation, test)]

@@ -21,7 +21,7 @@ from data_prep.durable import replaced
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
-from .rows import BadRows, Columns, example_of, find_columns
+from .rows import BadRows, Columns, Example, example_of, find_columns
 from .settings import FinetuneError
 
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
@@ -135,7 +135,7 @@ def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[s
 
 
 def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows):
-    """Lists of (row, output float32 [C]), the latter None where a row is skipped, in input order."""
+    """Lists of (row, example, output), the latter two None where a row is skipped, in input order."""
     is_pair = len(predictor.facts.text_columns) > 1
     at_once = 1 if not settings.file and sys.stdin.isatty() else ROWS_AT_ONCE
     for source in sources:
@@ -146,8 +146,11 @@ def predictions(sources: Sequence[Source], settings: PredictSettings, predictor,
                 columns = text_columns(source, [row for _, row in part], settings, predictor)
             examples = [example_of(predictor.task, place, row, columns, bad) for place, row in part]
             usable = [example for example in examples if example]
-            outputs = iter(predictor.outputs(usable) if usable else ())
-            yield [(row, next(outputs) if example else None) for (_, row), example in zip(part, examples, strict=True)]
+            outputs = iter(predictor.task.of_texts(predictor.outputs(usable), usable) if usable else ())
+            yield [
+                (row, example, next(outputs) if example else None)
+                for (_, row), example in zip(part, examples, strict=True)
+            ]
 
 
 def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: PredictSettings, predictor) -> Columns:
@@ -182,23 +185,23 @@ class Writer:
         self._csv: csv.DictWriter | None = None
         self._own = task.prediction_names(is_table=form == "csv")
 
-    def write(self, found: Sequence[tuple[dict[str, Any], np.ndarray | None]]) -> None:
+    def write(self, found: Sequence[tuple[dict[str, Any], Example | None, np.ndarray | None]]) -> None:
         """Write rows (see `predictions`).
 
         Raises:
             FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV.
         """
-        for row, output in found:
+        for row, example, output in found:
             taken = [name for name in self._own if name in row]
             if taken:
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
-            self._write_row(row, output)
+            self._write_row(row, example, output)
         self.file.flush()
 
-    def _write_row(self, row: dict[str, Any], output: np.ndarray | None) -> None:
+    def _write_row(self, row: dict[str, Any], example: Example | None, output: np.ndarray | None) -> None:
         own = dict.fromkeys(self._own)
         if self.form == "jsonl":
-            own = own if output is None else self.task.prediction(output)
+            own = own if output is None else self.task.prediction(output, example)
             self.file.write(json.dumps({**row, **own}, ensure_ascii=False, default=str) + "\n")
             return
         if self._csv is None:
@@ -207,7 +210,7 @@ class Writer:
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
             raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
-        own = own if output is None else self.task.flat_prediction(output)
+        own = own if output is None else self.task.flat_prediction(output, example)
         plain = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
         self._csv.writerow({**plain, **own})
 

@@ -18,7 +18,7 @@ from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
-from .batches import BatchMaker, encode
+from .batches import BatchMaker
 from .rows import Example
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
@@ -34,7 +34,7 @@ def outputs(
     precision: Callable[[], AbstractContextManager],
     world: World,
 ) -> np.ndarray:
-    """The task's outputs for each text, the mean over its windows: float32 [n, C].
+    """The task's outputs for each text, the mean over its windows, or for each word: float32 [I, C].
 
     The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
     """
@@ -42,12 +42,12 @@ def outputs(
     model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
-    found = np.zeros((encoded.num_texts, task.num_outputs), dtype=np.float32)
-    for sequences, batch in maker.sequences(share(encoded.lengths(), world)):
+    found = np.zeros((len(encoded.targets), task.num_outputs), dtype=np.float32)
+    for items, batch in maker.items_and_batches(share(encoded.lengths(), world)):
         with precision():
-            logits = model(batch.to(device)).logits
+            logits = task.logits(model, batch.to(device))
         each = task.outputs(logits).cpu() * batch.weights[:, None]
-        np.add.at(found, encoded.text[sequences], each.numpy())
+        np.add.at(found, items, each.numpy())
     model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 
@@ -145,12 +145,15 @@ class Predictor:
         if isinstance(texts, str):
             raise FinetuneError("a single text was given where texts should be: put it into a list")
         examples = list(_examples(texts, len(self.facts.text_columns)))
-        return [self.task.prediction(output) for output in self.outputs(examples)] if examples else []
+        if not examples:
+            return []
+        each = self.task.of_texts(self.outputs(examples), examples)
+        return [self.task.prediction(output, example) for output, example in zip(each, examples, strict=True)]
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
-        """The task's outputs for each text, say the probability of each class: float32 [n, C]."""
+        """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
         length, long_text = self.facts.sequence_length, self.facts.long_text
-        encoded = encode(examples, self.task.targets(examples), self.tokenizer, length, long_text)
+        encoded = self.task.encode(examples, self.tokenizer, length, long_text)
         self.num_long += encoded.num_long
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         return outputs(self.task, self.model, maker, self._precision, World())

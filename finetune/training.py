@@ -26,7 +26,7 @@ from pretrain.engine.settings import Budget
 from pretrain.engine.step import Learner
 from pretrain.engine.threads import Threads
 
-from .batches import BatchMaker, Encoded, TextStream, encode
+from .batches import BatchMaker, Encoded, TextStream
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
 from .predictor import Facts, Predictor, outputs
@@ -81,7 +81,7 @@ class SeedTraining:
         self.machine, self.threads = Machine.here(settings.device), Threads.of(settings, world.size)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.restarts = Restarts(out / "restarts.json", material.digest)
-        self.targets = material.validation.targets()
+        self.targets = material.validation.targets
         self.task = material.dataset.task
         self.objective = self.task.objective(material.train, settings)
 
@@ -213,13 +213,8 @@ class SeedTraining:
         if run.counters.step < FEWEST_STEPS:
             return None
         settings, examples = self.settings, sampled(self.material.dataset.train)
-        encoded = encode(
-            examples,
-            self.task.targets(examples),
-            self.material.tokenizer,
-            settings.sequence_length,
-            settings.long_text,
-        )
+        length, long_text = settings.sequence_length, settings.long_text
+        encoded = self.task.encode(examples, self.material.tokenizer, length, long_text)
         best = self._best(run).to(settings.device)
         given = outputs(self.task, best, self._maker(encoded), self.precision, World())
         return self.task.collapse(encoded, given, self.objective, run.settings.learning_rate)

@@ -9,14 +9,15 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
 from pretrain.engine.step import Objective
 
-from ..batches import Encoded
+from ..batches import Encoded, LabelledBatch, encode
 from ..collapse import Collapse
 from ..rows import BadRows, Columns, Example, Label
-from ..settings import FinetuneSettings
+from ..settings import FinetuneSettings, LongText
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class HeldOut:
     seed: int
     examples: Sequence[Example]
     targets: np.ndarray
-    """[n], see `Task.targets`."""
+    """[I] or [I, K], see `Task.targets`."""
     outputs: np.ndarray
-    """Float32 [n, C], see `Task.outputs`."""
+    """Float32 [I, C], see `Task.outputs`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Card:
 class Task(ABC):
     """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
 
-    Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text.
+    Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text. A task
+    that learns something of each word has targets and outputs of I words; else these I items are the texts.
     """
 
     name: str
@@ -112,7 +114,13 @@ class Task(ABC):
 
     @abstractmethod
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
-        """What is to be learned of each example: [n] of numbers; any for one without a label."""
+        """What is to be learned of each item: [I] or [I, K] of numbers; any for an example without a label."""
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+    ) -> Encoded:
+        """The examples as sequences of tokens with their targets."""
+        return encode(examples, self.targets(examples), tokenizer, sequence_length, long_text)
 
     @abstractmethod
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertWithHead:
@@ -140,9 +148,22 @@ class Task(ABC):
 
     # --- judging
 
+    def logits(self, model: BertWithHead, batch: LabelledBatch) -> Tensor:
+        """What the model makes of the places of a batch: [P, ...]."""
+        logits: Tensor = model(batch).logits
+        return logits
+
     @abstractmethod
     def outputs(self, logits: Tensor) -> Tensor:
-        """Logits of sequences -> float32 [N, C]; those of a text are the mean over its windows."""
+        """Logits -> float32 [P, C]; the outputs of a text are the mean over its windows."""
+
+    def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> Iterable[np.ndarray]:
+        """The output of each text: [C], or [W, C] of its words.
+
+        Args:
+            outputs: of all items, float32 [I, C].
+        """
+        return outputs
 
     def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> Self:
         """The task with what is decided on the outputs of a trained model for validation texts, say thresholds."""
@@ -162,7 +183,12 @@ class Task(ABC):
 
     @abstractmethod
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """The `metrics` of held-out texts; None for what is not defined."""
+        """The `metrics` of held-out texts; None for what is not defined.
+
+        Args:
+            targets: [I] or [I, K].
+            outputs: [I, C].
+        """
 
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
         """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal. What is not
@@ -208,17 +234,17 @@ class Task(ABC):
         """The task's parts of the model card."""
 
     @abstractmethod
-    def prediction(self, output: np.ndarray) -> dict[str, Any]:
-        """The output float32 [C] of a text, as JSON lines have it."""
+    def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
+        """The output of a text (see `of_texts`), as JSON lines have it."""
 
-    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """The same as columns of a table."""
-        return self.prediction(output)
+        return self.prediction(output, example)
 
     def prediction_names(self, is_table: bool) -> list[str]:
         """The names in a prediction."""
-        nothing = np.zeros(self.num_outputs, np.float32)
-        return list(self.flat_prediction(nothing) if is_table else self.prediction(nothing))
+        nothing = np.zeros(self.num_outputs, np.float32), Example("", "")
+        return list(self.flat_prediction(*nothing) if is_table else self.prediction(*nothing))
 
     @property
     @abstractmethod
@@ -226,5 +252,5 @@ class Task(ABC):
         """C."""
 
     @abstractmethod
-    def shown_target(self, target: Any) -> str:
-        """A target as a person reads it."""
+    def shown_targets(self, targets: np.ndarray) -> str:
+        """The targets of a sequence, [P] or [P, K], as a person reads them."""

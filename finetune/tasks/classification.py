@@ -134,14 +134,14 @@ class Classification(Task):
         """The cross entropy, rare classes counting more where that is asked for."""
         if settings.class_weights != "balanced":
             return ClassificationObjective()
-        return ClassificationObjective(balanced_weights(train.targets(), len(self.labels)))
+        return ClassificationObjective(balanced_weights(train.targets, len(self.labels)))
 
     def collapse(
         self, train: Encoded, outputs: np.ndarray, objective: "ClassificationObjective", rate: float
     ) -> Collapse | None:
         """A loss at the entropy of the labels, or one class for every text."""
         weights = None if objective.class_weights is None else objective.class_weights.numpy()
-        return collapse_of(train.targets(), outputs, weights, rate)
+        return collapse_of(train.targets, outputs, weights, rate)
 
     # --- judging
 
@@ -239,11 +239,11 @@ print(classify({arguments}, truncation=True))"""
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
-    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """The most probable class, and the probability of each."""
         return {LABEL: self.labels[output.argmax()], PROBABILITIES: self._probabilities(output)}
 
-    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """A column for each class."""
         own = {f"probability_{name}": p for name, p in self._probabilities(output).items()}
         return {LABEL: self.labels[output.argmax()], **own}
@@ -256,9 +256,9 @@ print(classify({arguments}, truncation=True))"""
         """A probability for each class."""
         return len(self.labels)
 
-    def shown_target(self, target: Any) -> str:
+    def shown_targets(self, targets: np.ndarray) -> str:
         """The name of the class."""
-        return self.labels[int(target)]
+        return self.labels[int(targets[0])]
 
 
 def _short(label: str) -> str:

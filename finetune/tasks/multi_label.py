@@ -150,7 +150,7 @@ class MultiLabel(Task):
 
     def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
         """A loss at the entropy of the labels."""
-        return collapse_of_labels(train.targets(), outputs, rate)
+        return collapse_of_labels(train.targets, outputs, rate)
 
     # --- judging
 
@@ -236,12 +236,12 @@ print(classify({arguments}, truncation=True))"""
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
-    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """The labels at or above their thresholds, and the probability of each label."""
         probabilities = {name: round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
         return {LABELS: self._given(output), PROBABILITIES: probabilities}
 
-    def flat_prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """The labels joined by semicolons, and a column for the probability of each."""
         own = {f"probability_{name}": round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
         return {LABELS: SEPARATOR.join(self._given(output)), **own}
@@ -254,9 +254,9 @@ print(classify({arguments}, truncation=True))"""
         """A probability for each label."""
         return len(self.labels)
 
-    def shown_target(self, target: Any) -> str:
+    def shown_targets(self, targets: np.ndarray) -> str:
         """The names of the labels."""
-        return SEPARATOR.join(name for name, has in zip(self.labels, target, strict=True) if has) or "(no label)"
+        return SEPARATOR.join(name for name, has in zip(self.labels, targets[0], strict=True) if has) or "(no label)"
 
 
 def shown_thresholds(found: np.ndarray) -> str:

@@ -113,7 +113,7 @@ class Regression(Task):
 
     def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
         """A squared error at the variance of the numbers; both of standardised ones."""
-        numbers = train.targets()
+        numbers = train.targets
         error = float(np.mean((numbers - outputs[:, 0]) ** 2)) / self.std**2
         return where_no_better(Collapse(rate, error, float(numbers.var()) / self.std**2))
 
@@ -181,13 +181,13 @@ print(score({arguments}, truncation=True))"""
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
-    def prediction(self, output: np.ndarray) -> dict[str, Any]:
+    def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """The number, in the user's scale."""
         return {SCORE: round(float(output[0]), 6)}
 
-    def shown_target(self, target: Any) -> str:
+    def shown_targets(self, targets: np.ndarray) -> str:
         """The number as it is."""
-        return f"{float(target):g}"
+        return f"{float(targets[0]):g}"
 
 
 class SquaredError:

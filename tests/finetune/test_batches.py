@@ -90,7 +90,7 @@ def test_what_is_cut_is_counted(small_tokenizer, token_ids, mode, length):
             cut += max(0, min(len(first), len(second)) - capacity // 2)
     assert (encoded.num_long, encoded.num_cut) == (long, cut)
     assert encoded.num_tokens == sum(len(ids) for segments in token_ids for ids in segments)
-    assert encoded.num_texts == len(TEXTS) and (encoded.targets() == LABELS).all()
+    assert encoded.num_texts == len(TEXTS) and (encoded.targets == LABELS).all()
     assert set(encoded.sequences.lengths().tolist()) <= set(range(length + 1))
     rows, seen = encoded.sequences, set()
     for starts, lengths in ((rows.a_start, rows.a_length), (rows.b_start, rows.b_length)):
@@ -139,8 +139,8 @@ def test_windows_move_the_longer_text_along_the_shorter(small_tokenizer, token_i
 def test_the_windows_of_a_text_weigh_one(small_tokenizer, mode):
     encoded = encode_texts(TEXTS, LABELS, small_tokenizer, 12, mode)
     totals, tokens = np.zeros(len(TEXTS)), np.zeros(len(TEXTS))
-    for sequences, batch in BatchMaker(encoded, small_tokenizer, 100).sequences(np.arange(len(TEXTS))):
-        texts = encoded.text[sequences]
+    for texts, batch in BatchMaker(encoded, small_tokenizer, 100).items_and_batches(np.arange(len(TEXTS))):
+        assert (batch.places == batch.sequence_starts[:-1]).all()
         np.add.at(totals, texts, batch.weights.numpy())
         np.add.at(tokens, texts, batch.sequence_starts.diff().numpy())
         assert (batch.labels.numpy() == LABELS[texts]).all()
@@ -235,7 +235,7 @@ def test_the_order_comes_from_seed_and_epoch(small_tokenizer):
 def test_micro_batches_divide_a_batch_within_the_limit(small_tokenizer, lengths, limit):
     maker = BatchMaker(numbered(small_tokenizer, lengths), small_tokenizer, limit)
     texts = np.arange(len(lengths))[::2]
-    found = list(maker.sequences(texts))
+    found = list(maker.items_and_batches(texts))
     assert sorted(np.concatenate([sequences for sequences, _ in found])) == list(texts)
     for sequences, batch in found:
         assert batch.labels.tolist() == sequences.tolist()

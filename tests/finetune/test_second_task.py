@@ -87,11 +87,11 @@ class Regression(Task):
     def card(self, config, results, part, is_pair):
         return Card("text-classification", "a regression", "A number for each text", "Low is good.", ("mae",), "")
 
-    def prediction(self, output):
+    def prediction(self, output, example):
         return {"predicted_score": round(float(output[0]), 4)}
 
-    def shown_target(self, target):
-        return f"{target:g}"
+    def shown_targets(self, targets):
+        return f"{targets[0]:g}"
 
 
 WORDS = {"the": 0.0, "cell": -1.0, "heart": 1.0}
@@ -140,10 +140,11 @@ def test_it_learns_and_is_judged_by_its_own_scores(finished):
 
 def test_the_folder_predicts_and_is_of_no_other_task(finished, tmp_path):
     predictor = Predictor(finished / "final", task=Regression())
-    outputs = predictor.outputs([Example("1", "heart heart heart"), Example("2", "cell cell cell")])
+    heart, cell = Example("1", "heart heart heart"), Example("2", "cell cell cell")
+    outputs = predictor.outputs([heart, cell])
     assert outputs.shape == (2, 1) and outputs[0, 0] > 0.2 > -0.2 > outputs[1, 0]
     with open(tmp_path / "out.csv", "w") as file:
-        Writer(file, "csv", predictor.task).write([({"text": "a"}, outputs[0]), ({"text": ""}, None)])
+        Writer(file, "csv", predictor.task).write([({"text": "a"}, heart, outputs[0]), ({"text": ""}, None, None)])
     first, second = csv.DictReader(open(tmp_path / "out.csv"))
     assert float(first["predicted_score"]) == pytest.approx(outputs[0, 0], abs=1e-4) and not second["predicted_score"]
     with pytest.raises(FinetuneError, match="classifier"):
