@@ -41,21 +41,23 @@ class Collapse:
 
 
 def collapse_of(
-    gold: np.ndarray, probabilities: np.ndarray, class_weights: np.ndarray | None, learning_rate: float
-) -> Collapse | None:
+    gold: np.ndarray, probabilities: np.ndarray, class_weights: np.ndarray | None, learning_rate: float,
+    item: str = "text", kind: str = "class",
+) -> Collapse | None:  # fmt: skip
     """What a training on classes that learned nothing ended at; None for one that learned something.
 
     Args:
-        gold: int64 [n], of training texts.
-        probabilities: float32 [n, C], the model's for these texts.
+        gold: int64 [n], of training texts, or of their words.
+        probabilities: float32 [n, C], the model's for these.
         class_weights: float32 [C], how much a text of each class counted in training; None: all the same.
+        item, kind: what they are called.
     """
     weights = np.ones(len(gold)) if class_weights is None else class_weights[gold].astype(np.float64)
     shares = np.bincount(gold, weights) / weights.sum()
     of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
     loss = float(np.average(-np.log(np.maximum(of_gold, _SMALLEST)), weights=weights))
     classes = len(np.unique(probabilities.argmax(1)))
-    given = "one class for every text" if classes == 1 else f"{classes} classes for the texts"
+    given = f"one {kind} for every {item}" if classes == 1 else f"{classes} answers for the {item}s"
     least = LEAST_GAIN_OF_ONE_CLASS if classes == 1 else LEAST_GAIN
     return where_no_better(Collapse(learning_rate, loss, float(entropies(shares).sum()), given), least)
 

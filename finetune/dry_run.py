@@ -23,7 +23,7 @@ from .batches import BatchMaker, Encoded, TextStream
 from .dataset import Dataset, read_dataset, sampled
 from .finetuning import candidate_rates, cut_sentence
 from .predictor import outputs
-from .resolve import check_model, model_config, resolve, with_budget, with_search
+from .resolve import check_model, model_config, resolve, with_budget, with_search, with_task
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
@@ -41,7 +41,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     torch.set_num_threads(settings.threads)
     dataset = read_dataset(settings, task)
     task = dataset.task
-    settings = with_budget(settings, len(dataset.train))
+    settings = with_task(with_budget(settings, len(dataset.train)), task)
     rates = candidate_rates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
     settings = replace(settings, learning_rate=rates[0])
     tokenizer = WordPieceTokenizer.load(settings.model)

@@ -27,7 +27,7 @@ from .batches import Encoded
 from .dataset import Dataset, read_dataset
 from .metrics import combined
 from .model_card import model_card
-from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget, with_metric
+from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget, with_task
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
 from .training import Material, SeedTraining, best_of
@@ -57,7 +57,7 @@ def run_seeds(
     settings: FinetuneSettings, out: Path, dataset: Dataset, world: World, interruption: Interruption
 ) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
-    settings = with_metric(with_budget(settings, len(dataset.train)), dataset.task)
+    settings = with_task(with_budget(settings, len(dataset.train)), dataset.task)
     torch.set_num_threads(settings.threads)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     material = prepare(settings, dataset)

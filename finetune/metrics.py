@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from .tags import entities, parts
+
 METRICS = (
     "accuracy",
     "macro_precision",
@@ -127,6 +129,67 @@ def per_label(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, la
             "average_precision": None if precision is None else float(precision), "support": int(of_gold),
         })  # fmt: skip
     return rows
+
+
+def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """How many entities were found: `f1`, `precision` and `recall` as conlleval and seqeval count them, where a tag I-
+    that continues nothing begins an entity too; `strict_f1` where it does not (seqeval's strict mode); `accuracy` and
+    `loss` of the words' tags. What has no entity at all has 0.
+
+    Args:
+        targets: int64 [I, 2], the text of each word and the place of its tag among `labels`.
+        outputs: float32 [I, C] probabilities.
+        labels: tags in IOB2.
+    """
+    found = word_scores(targets[:, 1], outputs)
+    gold, given, strict = _found(targets, outputs, labels)
+    precision, recall, f1 = _agreement(gold, given)
+    return {
+        "f1": f1, "precision": precision, "recall": recall, "strict_f1": _agreement(gold, strict)[2],
+        "accuracy": found["accuracy"], "loss": found["loss"],
+    }  # fmt: skip
+
+
+def _found(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> tuple[set, set, set]:
+    """The entities of all texts, with the number of their text: the gold ones, those given, and of these the strict."""
+    texts, gold = targets.T
+    borders = np.flatnonzero(np.diff(texts)) + 1
+    names = np.array(labels, dtype=object)
+    found: tuple[set, set, set] = (set(), set(), set())
+    columns = (gold, False), (outputs.argmax(1), False), (outputs.argmax(1), True)
+    for into, (ids, strict) in zip(found, columns, strict=True):
+        for text, tags in enumerate(np.split(names[ids], borders)):
+            into.update((text, *entity) for entity in entities(tags, strict))
+    return found
+
+
+def _agreement(gold: set, given: set) -> tuple[float, float, float]:
+    """Precision, recall and F1; 0 where there is nothing to count."""
+    right = len(gold & given)
+    return _share(right, len(given)), _share(right, len(gold)), _share(2 * right, len(gold) + len(given))
+
+
+def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool) -> list[dict]:
+    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type; see `tagging_scores`.
+
+    Args:
+        of_words: every tag is a type of words, which are no entities.
+    """
+    if of_words:
+        return per_class(targets[:, 1], outputs, labels)
+    gold, given, _ = _found(targets, outputs, labels)
+    rows = []
+    for name in sorted({parts(label)[1] for label in labels if parts(label)[0]}):
+        of_gold, of_given = ({entity for entity in each if entity[-1] == name} for each in (gold, given))
+        precision, recall, f1 = _agreement(of_gold, of_given)
+        rows.append({"label": name, "precision": precision, "recall": recall, "f1": f1, "support": len(of_gold)})
+    return rows
+
+
+def word_scores(gold: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+    """`accuracy`, `macro_f1` and `loss` of the tags of words (see `scores`)."""
+    found = scores(gold, outputs)
+    return {name: found[name] for name in ("accuracy", "macro_f1", "loss")}
 
 
 def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> dict[str, float | None]:

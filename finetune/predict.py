@@ -21,6 +21,7 @@ from data_prep.durable import replaced
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
+from .annotations import plain_row
 from .rows import BadRows, Columns, Example, example_of, find_columns
 from .settings import FinetuneError
 
@@ -40,9 +41,10 @@ class PredictSettings:
     """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""
     out: str | None = None
     """File to write, which must not be there yet. Without it: standard output."""
-    format: Literal["auto", "jsonl", "csv"] = "auto"
-    """Form of the output. auto: by the ending of --out (.jsonl, .csv), or jsonl on standard output."""
-    input_format: Literal["txt", "jsonl", "csv", "tsv"] | None = None
+    format: Literal["auto", "jsonl", "csv", "conll", "label-studio", "doccano", "prodigy"] = "auto"
+    """Form of the output. auto: by the ending of --out (.jsonl, .csv, .conll), or jsonl on standard output. conll and
+    those of annotation tools: of tagging."""
+    input_format: Literal["txt", "jsonl", "csv", "tsv", "conll"] | None = None
     """Form of standard input, txt if not given: a text a line; a tab between the two texts of a pair."""
     text_column: tuple[str, ...] = ()
     """Column of the text, two for pairs. Those of training, or found by name, if not given."""
@@ -91,6 +93,8 @@ def run(settings: PredictSettings) -> None:
     require_made(settings.model, PredictSettings.model, "finetune.run")
     torch.set_num_threads(default_threads())
     predictor = Predictor(settings.model, settings.device, settings.precision)
+    if form not in ("jsonl", "csv", *predictor.task.forms):
+        raise FinetuneError(f"--format {form} is not for {predictor.task.name}: give jsonl or csv")
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began, count = time.monotonic(), 0
     try:
@@ -119,7 +123,7 @@ def input_sources(settings: PredictSettings) -> list[Source]:
         is_text = " " in name and "/" not in name and not Path(name).suffix.strip(". ") and not has_magic(name)
         if is_text and not name.startswith("hub:") and not os.path.exists(name):
             raise FinetuneError("what was given is no file: give one of texts, or pipe a text (echo ... |)")
-        return resolve(settings.file)[0]
+        return resolve(settings.file, labelled=True)[0]
     return [Source("standard input", "/dev/stdin", settings.input_format or "txt")]
 
 
@@ -127,7 +131,7 @@ def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[s
     """(place, row) of every row; lines of plain text become rows of "text" and, for pairs, "text_pair"."""
     if source.has_rows:
         for place, row in rows(source, encoding, Meter()):
-            yield f"{source.name}:{place}", row
+            yield f"{source.name}:{place}", plain_row(row)
         return
     for number, line in enumerate(text_lines(source, encoding, Meter()), 1):
         first, _, second = line.partition("\t") if is_pair else (line, "", "")
@@ -178,7 +182,8 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
 
 
 class Writer:
-    """Rows with their predictions as JSON lines or CSV (see `Task.prediction`). All columns of the input stay."""
+    """Rows with their predictions as JSON lines or CSV (see `Task.prediction`), where all columns of the input stay, or
+    in one of the task's own forms."""
 
     def __init__(self, file: TextIO, form: str, task):
         self.file, self.form, self.task = file, form, task
@@ -193,7 +198,7 @@ class Writer:
         """
         for row, example, output in found:
             taken = [name for name in self._own if name in row]
-            if taken:
+            if taken and self.form in ("jsonl", "csv"):
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
             self._write_row(row, example, output)
         self.file.flush()
@@ -203,6 +208,9 @@ class Writer:
         if self.form == "jsonl":
             own = own if output is None else self.task.prediction(output, example)
             self.file.write(json.dumps({**row, **own}, ensure_ascii=False, default=str) + "\n")
+            return
+        if self.form != "csv":
+            self.file.write(self.task.written(self.form, row, example, output))
             return
         if self._csv is None:
             self._csv = csv.DictWriter(self.file, [*row, *self._own], lineterminator="\n")
@@ -222,8 +230,8 @@ def output_format(settings: PredictSettings) -> str:
     if settings.out is None:
         return "jsonl"
     ending = Path(settings.out).suffix.lower()
-    if ending not in (".jsonl", ".csv"):
-        raise FinetuneError(f"--out {settings.out} is no .csv or .jsonl file: name it so, or give the --format")
+    if ending not in (".jsonl", ".csv", ".conll"):
+        raise FinetuneError(f"--out {settings.out} is no .csv, .jsonl or .conll file: name it so, or give the --format")
     return ending[1:]
 
 

@@ -19,7 +19,7 @@ from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
 from .batches import BatchMaker
-from .rows import Example
+from .rows import Columns, Example
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
 from .tasks.choice import task_of_folder
@@ -80,7 +80,7 @@ class Facts:
         """
         path = folder / FACTS_FILE
         if not path.exists():
-            return cls((), longest, "head", task.name)
+            return cls((), longest, task.long_text, task.name)
         found = read_object(path, text_columns=list, sequence_length=int, long_text=str)
         # [CLS], two [SEP] and one token of text are the least.
         if (
@@ -133,7 +133,7 @@ class Predictor:
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
 
     def predict(self, texts: Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
-        """What the model makes of texts, or of pairs of texts.
+        """What the model makes of texts, of pairs of texts, or, for tagging, of texts or lists of words.
 
         Returns:
             For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
@@ -144,7 +144,7 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise FinetuneError("a single text was given where texts should be: put it into a list")
-        examples = list(_examples(texts, len(self.facts.text_columns)))
+        examples = list(_examples(texts, self.task, len(self.facts.text_columns)))
         if not examples:
             return []
         each = self.task.of_texts(self.outputs(examples), examples)
@@ -168,14 +168,20 @@ class Classifier(Predictor):
         return cls(folder, device, precision, task=Classification())
 
 
-def _examples(given: Iterable[str | Sequence[str]], num_texts: int) -> Iterator[Example]:
-    """Texts and pairs of a caller.
+def _examples(given: Iterable[str | Sequence[str]], task: Task, num_texts: int) -> Iterator[Example]:
+    """Texts and pairs of a caller, or texts of words.
 
     Args:
         num_texts: 1 or 2 where the model was trained on texts or on pairs; 0 where that is not known.
     """
     for number, texts in enumerate(given, 1):
         place = f"text {number}"
+        if not task.takes_pairs:
+            try:
+                yield task.example(place, {"text": texts}, Columns(("text",), None))
+            except ValueError as problem:
+                raise FinetuneError(f"{place} {problem}: mend it, or leave it out") from None
+            continue
         parts = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, tuple | list) else ()
         if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
             raise FinetuneError(f"{place} is {kind_of(texts)}: give a text, or a pair of texts")

@@ -126,14 +126,14 @@ def _draw_cells(figure, axes, matrix: np.ndarray, cell: float, size: float) -> N
             axes.text(predicted, gold, count, ha="center", va="center", color=colour, fontsize=fitting)
 
 
-def per_class_table(rows: Sequence[dict], what: str = "class") -> str:
-    """The rows of `metrics.per_class`, or of `per_label`, as text."""
+def per_class_table(rows: Sequence[dict], what: str = "class", counted: str = "texts") -> str:
+    """The rows of `metrics.per_class`, `per_label` or `per_type`, as text."""
     names = short_names([row["label"] for row in rows], 32)
     body = [
         [name, *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")), row["support"]]
         for name, row in zip(names, rows, strict=True)
     ]
-    return _aligned([[what, "precision", "recall", "F1", "texts"], *body])
+    return _aligned([[what, "precision", "recall", "F1", counted], *body])
 
 
 def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict | None) -> str:

@@ -113,8 +113,8 @@ def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
     return settings
 
 
-def with_metric(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
-    """The settings with the score that this task is chosen by.
+def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
+    """The settings with the score that this task is chosen by, and what it reads of long texts.
 
     Raises:
         FinetuneError: it has no such score, or options were given that do not act on it.
@@ -124,7 +124,10 @@ def with_metric(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
         raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {', '.join(task.metrics)}")
     if settings.class_weights != "none" and not task.has_class_weights:
         raise FinetuneError(f"--class-weights is for classification, not for {task.name}: leave it out")
-    return replace(settings, metric=metric)
+    long_text = task.long_text if settings.long_text == "auto" else settings.long_text
+    if task.reads_everything and long_text != task.long_text:
+        raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")
+    return replace(settings, metric=metric, long_text=long_text)
 
 
 def with_search(settings: FinetuneSettings) -> FinetuneSettings:

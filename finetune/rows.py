@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from data_prep.console.screen import say
 from data_prep.text import builtin
-from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
+from data_prep.text.cells import column_names, kind_of, whole_characters
 from data_prep.text.readers import Meter, check_encoding, rows
-from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import Source, listing, resolve
 
+from .annotations import plain_row
 from .settings import FinetuneError
 
 BUILTIN = "builtin"
@@ -58,13 +58,18 @@ Label = str | float | tuple[str, ...]
 
 
 class Labels(Protocol):
-    """What a task knows of labels."""
+    """What a task knows of rows."""
 
     label_columns: tuple[str, ...]
-    """Usual names of their column."""
+    """Usual names of the column of labels."""
+    takes_pairs: bool
+    """Whether a row may be a pair of texts."""
 
-    def label_of(self, row: Mapping[str, Any], column: str) -> Label:
-        """The label of a row; raises ValueError with what is wrong with it ("has no ...")."""
+    def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
+        """Names of the column of texts, the most usual first."""
+
+    def example(self, place: str, row: Mapping[str, Any], columns: "Columns") -> "Example":
+        """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ class Example:
     label: Label | None = None
     group: str | None = None
     """Whose text it is: rows of one group must not be held out from each other."""
+    words: tuple[tuple[int, int], ...] | None = None
+    """(start, end) of the text's words, for a task that needs them."""
 
 
 def columns_of_file(
@@ -164,7 +171,9 @@ def find_columns(
             )
     if label in texts:
         raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
-    texts = tuple(texts) or _text_columns(path, sample, [name for name in names if name != group], label, show_text)
+    texts = tuple(texts) or _text_columns(task, path, sample, [n for n in names if n != group], label, show_text)
+    if len(texts) > 1 and not task.takes_pairs:
+        raise FinetuneError(f"--text-column names two columns, and {path} is to be read word by word: give one")
     return Columns(texts, label, group)
 
 
@@ -175,14 +184,14 @@ def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
 
 
 def _text_columns(
-    path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
+    task: Labels, path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
 ) -> tuple[str, ...]:
     others = [name for name in names if name != label]
-    for pair in PAIR_COLUMNS:
+    for pair in PAIR_COLUMNS if task.takes_pairs else ():
         found = tuple(usual_column(others, [name]) for name in pair)
         if all(found):
             return found
-    usual = usual_column(others, TEXT_COLUMNS)
+    usual = usual_column(others, task.usual_text_columns(sample, label))
     if usual:
         return (usual,)
     texts = [name for name in others if any(isinstance(row.get(name), str) for row in sample)]
@@ -213,12 +222,10 @@ def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: Bad
 def example_of(task: Labels, place: str, row: dict[str, Any], columns: Columns, bad: BadRows) -> Example | None:
     """A row as an example; None for a bad one that is skipped."""
     try:
-        texts = [text_of(row, name) for name in columns.texts]
-        label = task.label_of(row, columns.label) if columns.label else None
+        return task.example(place, row, columns)
     except ValueError as problem:
         bad(place, str(problem))
         return None
-    return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
 
 
 def text_of(row: dict[str, Any], column: str) -> str:
@@ -245,16 +252,16 @@ def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> It
     check_encoding(encoding)
     for source in table_sources(path):
         for place, row in rows(source, encoding, Meter(), columns):
-            yield f"{source.name}:{place}", row
+            yield f"{source.name}:{place}", plain_row(row)
 
 
 def table_sources(path: str) -> list[Source]:
     """The files behind a path; raises FinetuneError for one without columns."""
-    sources, _ = resolve([path])
+    sources, _ = resolve([path], labelled=True)
     for source in sources:
         if not source.has_rows:
             raise FinetuneError(
                 f"{source.shown} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "
-                "texts and one of labels"
+                "texts and one of labels, or .conll with a word and its tag in each line"
             )
     return sources

@@ -36,11 +36,12 @@ class FinetuneSettings(LoopSettings):
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
-    task: Literal["auto", "classification", "multi-label", "regression"] = "auto"
-    """One class a text; any number of labels (lists, or joined by ;); a number. auto: by the labels of --train."""
+    task: Literal["auto", "classification", "multi-label", "regression", "tagging"] = "auto"
+    """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words. auto:
+    by the labels of --train."""
     train: str = "builtin"
-    """Labelled texts: .jsonl .csv .tsv (also .gz) or .parquet, a folder or glob of them, hub:owner/name, or builtin:
-    docstrings to be told apart by package."""
+    """Labelled texts: .jsonl .csv .tsv .json .conll (also .gz) or .parquet, a folder or glob of them, hub:owner/name,
+    or builtin: docstrings to be told apart by package."""
     validation: str | None = None
     """Labelled texts that choose the best epoch and seed. Without them a tenth of --train, of each class."""
     test: str | None = None
@@ -59,9 +60,9 @@ class FinetuneSettings(LoopSettings):
     """Leave out and count rows without text or label, or with a label that is not in --train."""
     sequence_length: int | Literal["auto"] = "auto"
     """Most tokens read at once. auto: as many as the model can."""
-    long_text: LongText = "head"
+    long_text: LongText | Literal["auto"] = "auto"
     """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
-    overlapping windows whose probabilities are averaged."""
+    overlapping windows. auto: head; windows for tagging."""
 
     show_text: Literal["yes", "no"] = "yes"
     """no: mistakes.md and messages name the places of texts, not the texts."""
@@ -73,7 +74,7 @@ class FinetuneSettings(LoopSettings):
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
-    macro_f1, micro_f1 for multi-label, loss for regression."""
+    macro_f1, micro_f1 of labels, f1 of entities, loss of numbers."""
     patience: int | None = None
     """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -85,8 +86,8 @@ class FinetuneSettings(LoopSettings):
     from_scratch: bool = False
     """Start from the same model with nothing pretrained, to see what pretraining is worth."""
     compare: tuple[str, ...] = ()
-    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. The table also has
-    TF-IDF with logistic regression, and the most frequent class."""
+    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. The table also has tools
+    without a BERT, such as TF-IDF with logistic regression."""
 
     dry_run: bool = False
     """Read the rows, do a few steps, print three examples and the plan, and stop."""

@@ -223,7 +223,8 @@ class SeedTraining:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
         best, held_out = self.task.kept(self._best(run)), dataset.held_out()
-        facts = Facts(dataset.columns.texts, settings.sequence_length, settings.long_text, self.task.name)
+        read = dataset.columns.texts, settings.sequence_length, settings.long_text
+        facts = Facts(*read, self.task.name, self.task.decision())
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
             facts.write(folder)

@@ -7,7 +7,7 @@ from .bert import BertForMaskedLM, BertForPreTraining
 from .config import OWN_MODEL_TYPE, BertConfig
 from .huggingface import read_config as read_config_of
 from .huggingface import read_config_values
-from .tasks import BertForSequenceClassification
+from .tasks import BertForSequenceClassification, BertForTokenClassification
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,12 @@ class Family:
     pretraining: type[BertForPreTraining]
     masked_lm: type[BertForMaskedLM]
     sequence_classification: type[BertForSequenceClassification]
+    token_classification: type[BertForTokenClassification]
 
 
-BERT = Family(BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification)
+BERT = Family(
+    BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
+)
 FAMILIES = {BertConfig.model_type: BERT, OWN_MODEL_TYPE: BERT}
 """`model_type` -> family."""
 

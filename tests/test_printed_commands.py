@@ -7,6 +7,7 @@ import random
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import yaml
 from data_prep.run import main as prepare
 from data_prep.text import builtin
 from finetune.predictor import Facts
-from model import BertConfig, BertForPreTraining, BertForSequenceClassification
+from model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertForTokenClassification
 from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +79,9 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
     for number, name in enumerate(["labels.csv", "test.csv", "new.csv", "letters.csv", "train.jsonl", "test.jsonl",
                                    "sentences.jsonl", "reviews.jsonl.gz"]):  # fmt: skip
         write_letters(folder / name, 60, number)
+    for name in ("train.conll", "test.conll"):
+        (folder / name).write_text("".join(f"the\tO\nheart\tB-organ\n{n}\tO\n\n" for n in range(40)))
+    (folder / "new.txt").write_text("the heart\n")
     (folder / "sentences.txt").write_text("Mrs. [[Ruth Adler]] was admitted on Monday with chest pain.\n")
     (folder / "names.txt").write_text("Ruth Eagle\nJohn Adler\n")
     given = [f"--corpus={folder}/notes", f"--out={folder}/prepared", "--vocab-size=512", "--workers=1"]
@@ -94,6 +98,9 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
     for name in ("runs/labels/final", "runs/compared/articles/final"):
         save_model_folder(BertForSequenceClassification(config), small_tokenizer, folder / name)
         Facts(("text",), 128, "head").write(folder / name)
+    tags = replace(config, num_labels=3, id2label={0: "O", 1: "B-organ", 2: "I-organ"})
+    save_model_folder(BertForTokenClassification(tags), small_tokenizer, folder / "runs/names/final")
+    Facts(("tokens",), 128, "windows", "tagging").write(folder / "runs/names/final")
     return folder
 
 

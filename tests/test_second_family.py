@@ -14,7 +14,15 @@ from data_prep.settings import ExampleSettings, PrepSettings
 from finetune.finetuning import finetune
 from finetune.predictor import Classifier
 from finetune.settings import FinetuneSettings
-from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, PackedBatch
+from model import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    PackedBatch,
+)  # fmt: skip
 from model.config import parameter_count
 from model.encoder import EncoderLayer, Layers
 from model.families import FAMILIES, Family
@@ -55,7 +63,7 @@ class SharedClassifier(BertForSequenceClassification):
 
 @pytest.fixture(autouse=True)
 def family(monkeypatch):
-    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier)
+    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, BertForTokenClassification)
     monkeypatch.setitem(FAMILIES, SharedConfig.model_type, made)
 
 

@@ -1,4 +1,4 @@
-"""Bytes on disk into lines and rows: .txt .jsonl .csv .tsv, also .gz, .parquet, and Hub data sets."""
+"""Bytes on disk into lines and rows: .txt .jsonl .csv .tsv .json .conll, also .gz, .parquet, and Hub data sets."""
 
 import codecs
 import csv
@@ -207,6 +207,10 @@ def rows(
         return _parquet_rows(source, meter, columns)
     if source.format == "hub":
         return _hub_rows(source)
+    if source.format == "json":
+        return _array_rows(source, encoding, meter, unusable)
+    if source.format == "conll":
+        return _sentence_rows(source, encoding, meter)
     return _delimited_rows(source, encoding, meter, unusable)
 
 
@@ -251,6 +255,53 @@ def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) 
             unusable(source.shown, number, "is not a JSON object", 'every line has to look like {"text": "..."}')
             continue
         yield number, row
+
+
+def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
+    """The objects of one JSON array."""
+    try:
+        found = json.loads("".join(text_blocks(source, encoding, meter)), object_pairs_hook=_object)
+    except _Twice as error:
+        raise _of_one_name(source.shown, str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise PrepError(f"{source.shown} is not valid JSON ({error}); for an object a line call it .jsonl.") from None
+    if not isinstance(found, list):
+        raise PrepError(
+            f"{source.shown} is no array of rows; give [{{...}}, {{...}}], or .jsonl with an object a line."
+        )
+    for number, row in enumerate(found, 1):
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            unusable(source.shown, number, "is not a JSON object", 'every row has to look like {"text": "..."}')
+
+
+def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
+    """CoNLL: a word a line, its tag in the last column, a blank line between sentences. Rows of "tokens" and "tags".
+
+    Columns stand between tabs or else blanks. A line that lacks its tag has None; a file of words alone has no tags.
+    With -DOCSTART- lines the rows have the number of their "document" too.
+    """
+    documents, begin = 0, 0
+    tokens: list[str] = []
+    tags: list[str | None] = []
+
+    def row() -> tuple[int, dict[str, Any]]:
+        found: dict[str, Any] = {"tokens": tokens}
+        found |= {"tags": tags} if any(tag is not None for tag in tags) else {}
+        return begin, found | ({"document": documents} if documents else {})
+
+    for number, line in enumerate(chain(text_lines(source, encoding, meter), [""]), 1):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if tokens:
+                yield row()
+                tokens, tags = [], []
+            documents += line.startswith("-DOCSTART-")
+            continue
+        begin = begin if tokens else number
+        word, *columns = line.split("\t") if "\t" in line else line.split()
+        tokens.append(word.strip())
+        tags.append(columns[-1].strip() or None if columns else None)
 
 
 def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:

@@ -26,6 +26,8 @@ _CONVERTERS = {
 }  # fmt: skip
 _LONGEST_SHOWN = 40
 _SUFFIXES = {".txt": "txt", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+# Of labelled texts alone: an array of objects, and a word and its tag in each line.
+_LABELLED = {".json": "json", ".conll": "conll", ".iob": "conll", ".iob2": "conll", ".bio": "conll", ".bioes": "conll"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Source:
     name: str
     path: str
     format: str
-    """One of txt, jsonl, csv, tsv, parquet, hub, builtin."""
+    """One of txt, jsonl, csv, tsv, parquet, hub, builtin; of labelled texts also json and conll."""
     compressed: bool = False
     size: int = 0
     """Bytes on disk, 0 if unknown."""
@@ -99,8 +101,13 @@ class Exclusion:
             raise PrepError(f"--exclude {pattern} names no file in {listing(paths, 3)}; look for its spelling.")
 
 
-def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[list[Source], list[str]]:
+def resolve(
+    paths: Sequence[str], exclude: Exclusion | None = None, labelled: bool = False
+) -> tuple[list[Source], list[str]]:
     """Every source in `paths`, each once, and the names of files in folders and globs of no known format.
+
+    Args:
+        labelled: whether formats are known that only labelled texts have (.json, .conll).
 
     Raises:
         PrepError: something is missing, of no known format, or holds no file that can be read.
@@ -119,12 +126,13 @@ def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[lis
             name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
             sources.setdefault(path, Source(name, place, "hub"))
             continue
-        for name, file in _files(path, ignored):
+        for name, file in _files(path, ignored, labelled):
             if exclude.covers(name, file):
                 continue
-            kind = file_format(name)
+            kind = file_format(name, labelled)
             if kind is None:
-                raise PrepError(f"{path} is of no known format; {_conversion([name])}give {FORMATS}.")
+                known = f"{FORMATS}, .json or .conll" if labelled else FORMATS
+                raise PrepError(f"{path} is of no known format; {_conversion([name])}give {known}.")
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
@@ -136,7 +144,7 @@ def resolve(paths: Sequence[str], exclude: Exclusion | None = None) -> tuple[lis
     return list(sources.values()), list(map(_printable, ignored))
 
 
-def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
+def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str]]:
     """(name, path) of the files that one argument stands for; those of no known format go to `ignored`."""
     if os.path.isfile(path):
         return [(os.path.basename(path), path)]
@@ -148,8 +156,8 @@ def _files(path: str, ignored: list[str]) -> list[tuple[str, str]]:
             found += _folder(match, ignored) if os.path.isdir(match) else [(os.path.basename(match), match)]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
-    usable = [(name, file) for name, file in found if file_format(name)]
-    ignored += [name for name, _ in found if not file_format(name)]
+    usable = [(name, file) for name, file in found if file_format(name, labelled)]
+    ignored += [name for name, _ in found if not file_format(name, labelled)]
     if not usable:
         others = f"{len(found)} files of other formats" if found else "nothing is there"
         remedy = _conversion([name for name, _ in found]) + f"give {FORMATS}"
@@ -209,15 +217,16 @@ def _nearest_name(path: str) -> str:
     return f"; the nearest name in its folder is {near[0]}" if near else "; nothing there has a similar name"
 
 
-def file_format(name: str) -> tuple[str, bool] | None:
-    """(format, compressed) by the ending of a file's name, None for an ending that is not known."""
+def file_format(name: str, labelled: bool = False) -> tuple[str, bool] | None:
+    """(format, compressed) by the ending of a file's name, None for an ending that is not known (see `resolve`)."""
     stem, ending = os.path.splitext(name.lower())
     if ending == ".parquet":
         return "parquet", False
     compressed = ending == ".gz"
     if compressed:
         ending = os.path.splitext(stem)[1]
-    return (_SUFFIXES[ending], compressed) if ending in _SUFFIXES else None
+    known = _SUFFIXES | _LABELLED if labelled else _SUFFIXES
+    return (known[ending], compressed) if ending in known else None
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
+from data_prep.text.cells import group_of
+from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
@@ -16,7 +18,7 @@ from pretrain.engine.step import Objective
 
 from ..batches import Encoded, LabelledBatch, encode
 from ..collapse import Collapse
-from ..rows import BadRows, Columns, Example, Label
+from ..rows import BadRows, Columns, Example, Label, text_of
 from ..settings import FinetuneSettings, LongText
 
 
@@ -64,6 +66,16 @@ class Task(ABC):
     """In finetune.json."""
     label_columns: tuple[str, ...]
     """Usual names of the column of labels."""
+    text_columns: tuple[str, ...] = TEXT_COLUMNS
+    """Usual names of the column of texts."""
+    takes_pairs = True
+    """Whether a row may be a pair of texts."""
+    long_text: LongText = "head"
+    """What `--long-text auto` is."""
+    reads_everything = False
+    """Whether no other `--long-text` will do."""
+    forms: tuple[str, ...] = ()
+    """Of `--format` of predictions, besides jsonl and csv."""
     shown: Mapping[str, str]
     """The scores that tables show, the most important first: title -> name."""
     metrics: tuple[str, ...]
@@ -77,6 +89,21 @@ class Task(ABC):
     lower_is_better: frozenset[str] = frozenset({"loss"})
 
     # --- rows
+
+    def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
+        """Names of the column of texts, the most usual first.
+
+        Args:
+            sample: the first rows.
+            label: the column of labels.
+        """
+        return self.text_columns
+
+    def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
+        """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""
+        texts = [text_of(row, name) for name in columns.texts]
+        label = self.label_of(row, columns.label) if columns.label else None
+        return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
 
     @abstractmethod
     def label_of(self, row: Mapping[str, Any], column: str) -> Label:
@@ -245,6 +272,10 @@ class Task(ABC):
         """The names in a prediction."""
         nothing = np.zeros(self.num_outputs, np.float32), Example("", "")
         return list(self.flat_prediction(*nothing) if is_table else self.prediction(*nothing))
+
+    def written(self, form: str, row: Mapping[str, Any], example: Example | None, output: np.ndarray | None) -> str:
+        """A row with its prediction in one of the `forms`; None for a row that was skipped."""
+        raise NotImplementedError
 
     @property
     @abstractmethod

@@ -14,8 +14,9 @@ from . import Task
 from .classification import Classification
 from .multi_label import SEPARATOR, MultiLabel
 from .regression import Regression
+from .tagging import Tagging
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Tagging)}
 _SAMPLED_ROWS = 1000
 
 
@@ -29,16 +30,28 @@ def task_of(settings: FinetuneSettings) -> Task:
     names = list(dict.fromkeys(name for row in rows for name in row))
     usual = [name for task in TASKS.values() for name in task.label_columns]
     column = settings.label_column or usual_column(names, usual)
-    name, why = kind_of_labels([row.get(column) for row in rows])
+    words = next((name for name in Tagging.text_columns if any(isinstance(row.get(name), list) for row in rows)), None)
+    name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())
     if name != Classification.name:
         say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
     return TASKS[name]()
 
 
-def kind_of_labels(values: Sequence[Any]) -> tuple[str, str]:
-    """The name of a task, and what speaks for it."""
+def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[str, str]:
+    """The name of a task, and what speaks for it.
+
+    Args:
+        values: the labels of the first rows.
+        words: their words, where a column holds lists of them.
+    """
+    alike = [isinstance(a, list) and isinstance(b, list) and len(a) == len(b) for a, b in zip(values, words)]  # noqa: B905
     values = [value for value in values if value is not None and value != ""]
-    if 2 * sum(isinstance(value, list | tuple) for value in values) > len(values):
+    lists = [value for value in values if isinstance(value, list | tuple)]
+    if 2 * len(lists) > len(values):
+        if any(isinstance(each, list | tuple | Mapping) for value in lists for each in value):
+            return Tagging.name, "places of entities"
+        if alike and 2 * sum(alike) > len(alike):
+            return Tagging.name, "a tag for each word"
         return MultiLabel.name, "lists"
     numbers = [_number(value) for value in values]
     if values and all(number is not None for number in numbers) and any(n != int(n) for n in numbers):
@@ -60,9 +73,11 @@ def _number(value: Any) -> float | None:
 
 
 def task_of_folder(folder: Path) -> Task:
-    """The task that a model was fine-tuned for: by our finetune.json, else by the problem_type of its config."""
+    """The task that a model was fine-tuned for: by our finetune.json, else by its config."""
     facts = read_object(folder / FACTS_FILE, task=str) or {}
     config: Mapping[str, Any] = read_object(folder / "config.json") or {}
     by_type = {"regression": Regression.name, "multi_label_classification": MultiLabel.name}
     name = facts.get("task") or by_type.get(config.get("problem_type"), Classification.name)
+    if "task" not in facts and "BertForTokenClassification" in (config.get("architectures") or ()):
+        name = Tagging.name
     return TASKS.get(name, Classification)()

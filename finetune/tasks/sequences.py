@@ -1,4 +1,4 @@
-"""What tasks have in common that learn something of a whole text, through the pooler: BERT's sequence classifier."""
+"""What tasks have in common: an encoder under a new head, a trained model, names of classes, numbers."""
 
 import math
 from collections.abc import Mapping
@@ -17,9 +17,15 @@ from ..settings import FinetuneError, FinetuneSettings
 
 
 def new_classifier(settings: FinetuneSettings, seed: int, **changes: Any) -> BertForSequenceClassification:
+    """See `new_model`."""
+    return new_model("sequence_classification", settings, seed, **changes)
+
+
+def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) -> Any:
     """The encoder of `settings.model` under a new head, or the same with nothing pretrained.
 
     Args:
+        kind: the name of its class in `model.families.Family`.
         changes: of the model's config: its labels, its problem_type.
 
     Raises:
@@ -32,25 +38,30 @@ def new_classifier(settings: FinetuneSettings, seed: int, **changes: Any) -> Ber
         "attention_probs_dropout_prob": settings.dropout,
     }
     torch.manual_seed(seed)
-    kind = family_of(settings.model, FinetuneError).sequence_classification
-    model = open_model(kind, settings.model, FinetuneError, new_head=True, **changes)
+    of_kind = getattr(family_of(settings.model, FinetuneError), kind)
+    model = open_model(of_kind, settings.model, FinetuneError, new_head=True, **changes)
     made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
     if made_anew and not settings.from_scratch:
         say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
     if settings.from_scratch:
         torch.manual_seed(seed)
-        model = kind(model.config)
+        model = of_kind(model.config)
         model.bert.look_at_neighbours()
     return model
 
 
 def fine_tuned_classifier(folder: Path) -> BertForSequenceClassification:
+    """See `fine_tuned`."""
+    return fine_tuned("sequence_classification", folder)
+
+
+def fine_tuned(kind: str, folder: Path) -> Any:
     """A model with a head that was trained.
 
     Raises:
         FinetuneError: the folder is damaged, or its head was never trained.
     """
-    model = open_model(family_of(folder, FinetuneError).sequence_classification, folder, FinetuneError)
+    model = open_model(getattr(family_of(folder, FinetuneError), kind), folder, FinetuneError)
     if model.newly_initialised:
         raise FinetuneError(
             f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "

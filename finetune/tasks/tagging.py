@@ -1,0 +1,502 @@
+"""A tag for each word: the names in a text, or parts of speech (Devlin et al. 2019, section 5.3)."""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from data_prep.durable import write_text
+from data_prep.text.cells import group_of, is_text, kind_of, whole_characters
+from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.sources import listing
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model import BertConfig, BertForTokenClassification
+from pretrain.engine.model_card import table
+from pretrain.engine.step import Objective
+
+from .. import annotations, report, taggers
+from ..annotations import Mention
+from ..batches import Encoded, LabelledBatch
+from ..collapse import Collapse, collapse_of
+from ..metrics import per_type, tagging_scores, word_scores
+from ..rows import BadRows, Columns, Example, text_of
+from ..settings import FinetuneError, FinetuneSettings, LongText
+from ..tags import (
+    IO,
+    IOB2,
+    OUTSIDE,
+    PLAIN,
+    Entity,
+    entities,
+    in_scheme,
+    io_entities,
+    iob2,
+    parts,
+    scheme_of,
+    scheme_of_labels,
+)
+from ..words import encode_words, joined, words_of
+from . import Card, HeldOut, Task
+from .sequences import fine_tuned, new_model
+
+DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
+PREDICTED_WORDS, TAGS, ENTITIES = "predicted_words", "predicted_tags", "predicted_entities"
+MOST_TYPES_SHOWN = 50
+
+
+class Tagging(Task):
+    """A tag for each word.
+
+    Args:
+        labels: the names of the tags, once they are known; entities in IOB2.
+        scheme: in which the tags of the training rows were written, and those of predictions are.
+    """
+
+    name = "tagging"
+    label_columns = ("tags", "ner_tags", "pos_tags", "label", "labels", "entities", "spans")
+    text_columns = ("tokens", "words", *TEXT_COLUMNS)
+    takes_pairs = False
+    long_text, reads_everything = "windows", True
+    shown = {
+        "entity F1": "f1", "precision": "precision", "recall": "recall", "strict F1": "strict_f1",
+        "word accuracy": "accuracy",
+    }  # fmt: skip
+    metrics = ("f1", "precision", "recall", "strict_f1", "accuracy", "loss")
+    default_metric = "f1"
+
+    def __init__(self, labels: Sequence[str] = (), scheme: str = IOB2):
+        self.labels, self.scheme = list(labels), scheme
+        self.of_words = scheme == PLAIN
+        if self.of_words:
+            self.shown = {"word accuracy": "accuracy", "macro-F1": "macro_f1"}
+            self.metrics, self.default_metric = ("accuracy", "macro_f1", "loss"), "accuracy"
+
+    # --- rows
+
+    def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
+        """Words where they have tags; where entities have places, the text that these are of."""
+        of_words = any(_are_tags(row.get(label)) for row in sample) if label else True
+        plain = [name for name in self.text_columns if any(isinstance(row.get(name), str) for row in sample)]
+        lists = [name for name in self.text_columns if any(_are_tags(row.get(name)) for row in sample)]
+        return [*lists, *plain] if of_words else [*plain, *lists]
+
+    def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
+        """A row of words with a tag each, or of a text with the places of its entities.
+
+        Raises:
+            ValueError: with what is wrong with it.
+        """
+        column, group = columns.texts[0], group_of(row, columns.group)
+        words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
+        if isinstance(words, str) and not _are_tags(tags):
+            text = text_of(row, column)
+            spans = words_of(text)
+            label = None
+            if columns.label is not None:
+                found = annotations.mentions(tags, text, columns.label)
+                label = tuple(iob2(_covering(found, spans, columns.label), len(spans)))
+            return Example(place, text, label=label, group=group, words=tuple(spans))
+        if isinstance(words, str):
+            words = text_of(row, column).split()
+        text, spans = joined([_word(word, column) for word in _list(words, column)])
+        label = None if columns.label is None else tuple(_tag(tag, columns.label) for tag in _list(tags, columns.label))
+        if label is not None and len(label) != len(spans):
+            raise ValueError(f'has {len(spans)} words in "{column}" and {len(label)} tags in "{columns.label}"')
+        return Example(place, text, label=label, group=group, words=tuple(spans))
+
+    def label_of(self, row: Mapping[str, Any], column: str) -> Any:
+        """The labels of a row are read with its words (see `example`)."""
+        return row.get(column)
+
+    def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Tagging":
+        """Raises FinetuneError where there are not two different tags, or some with B- and I- and some without."""
+        scheme = scheme_of(example.label for example in train)
+        for example in train:
+            odd = [tag for tag in example.label if tag != OUTSIDE and bool(parts(tag)[0]) == (scheme in (IO, PLAIN))]
+            if odd:
+                tag = f"the tag {odd[0]!r:.42}" if settings.show_text == "yes" else "a tag"
+                others = "are plain names" if scheme in (IO, PLAIN) else "begin with B- or I-"
+                raise FinetuneError(f"{example.place} has {tag}, where others {others}: mend the row")
+        task = Tagging(scheme=scheme)
+        names = sorted({tag for example in train for tag in task._plain(example.label)} | {OUTSIDE})
+        if task.of_words:
+            names.remove(OUTSIDE)
+        else:
+            # Whatever begins may go on.
+            types = sorted({parts(name)[1] for name in names} - {OUTSIDE})
+            names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
+        where, remedy = f'"{columns.label}" of {settings.train}', "name the column of tags with --label-column"
+        if settings.show_text == "no" and any(map(is_text, names)):
+            raise FinetuneError(f"{where} holds texts where tags should be, which would be shown: {remedy}")
+        if len(names) > max(_MANY, len(train)):
+            raise FinetuneError(f"{where} has {len(names):,} different tags in {len(train):,} rows: {remedy}")
+        if len(names) < 2:
+            raise FinetuneError(f"{where} has no entity and no two tags: {remedy}")
+        return Tagging(names, scheme)
+
+    def of_model(self, config: BertConfig) -> "Tagging":
+        """The tags are the label names of the model."""
+        names = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+        return Tagging(names, scheme_of_labels(names))
+
+    def facts(self) -> list[str]:
+        """The names of the tags and their scheme."""
+        return [self.name, self.scheme, *self.labels]
+
+    def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
+        """Those of known tags alone."""
+        known = set(self.labels)
+        for example in examples:
+            if unknown := set(self._plain(example.label)) - known:
+                tag = f"the tag {min(unknown)!r:.42}, which" if show_text else "a tag that"
+                bad(example.place, f"has {tag} does not occur in training ({listing(self._types(), 8)})")
+            else:
+                yield example
+
+    def stratum(self, example: Example) -> str:
+        """Its types of entities together."""
+        return " ".join(sorted({parts(tag)[1] for tag in example.label} - {OUTSIDE})) if not self.of_words else ""
+
+    def describe(self, train: Sequence[Example]) -> list[str]:
+        """The scheme, and how many entities of each type there are."""
+        num_words = sum(len(example.words) for example in train)
+        if self.of_words:
+            return [f"{len(self.labels)} tags of words, {num_words:,} words."]
+        counts = Counter(entity.type for example in train for entity in entities(self._plain(example.label)))
+        shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
+        more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
+        return [f"Tags in {self.scheme}, {num_words:,} words; entities: {shown}{more}."]
+
+    def _plain(self, tags: Sequence[str]) -> Sequence[str]:
+        """The tags of a row as they are learned: entities in IOB2."""
+        if self.of_words:
+            return tags
+        return iob2(io_entities(tags) if self.scheme == IO else entities(tags), len(tags))
+
+    def _types(self) -> list[str]:
+        return self.labels if self.of_words else sorted({parts(name)[1] for name in self.labels} - {OUTSIDE})
+
+    # --- learning
+
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        """The text of each word and the place of its tag among the labels: int64 [I, 2]; O for one without a label."""
+        ids = {name: place for place, name in enumerate(self.labels)}
+        rows = [
+            (number, ids[tag])
+            for number, example in enumerate(examples)
+            for tag in (self._plain(example.label) if example.label else [self.labels[0]] * len(example.words))
+        ]
+        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+    ) -> Encoded:
+        """Every word, in overlapping windows of long texts."""
+        words = [_words(example) for example in examples]
+        return encode_words(words, self.targets(examples), tokenizer, sequence_length)
+
+    def build_model(self, settings: FinetuneSettings, seed: int) -> BertForTokenClassification:
+        """The encoder under a new head of a row for each tag (see `Task.build_model`)."""
+        names = dict(enumerate(self.labels))
+        return new_model("token_classification", settings, seed, id2label=names)
+
+    def open_model(self, folder: Path) -> BertForTokenClassification:
+        """Raises FinetuneError where the folder is damaged, or its head was never trained."""
+        return fine_tuned("token_classification", folder)
+
+    def objective(self, train: Encoded, settings: FinetuneSettings) -> "TagsObjective":
+        """The cross entropy of the words' tags."""
+        return TagsObjective()
+
+    def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
+        """A loss at the entropy of the tags, or one tag for every word."""
+        return collapse_of(train.targets[:, 1], outputs, None, rate, "word", "tag")
+
+    # --- judging
+
+    def logits(self, model: BertForTokenClassification, batch: LabelledBatch) -> Tensor:
+        """Of the first token of each word: [P, C]."""
+        return tag_logits(model, batch)
+
+    def outputs(self, logits: Tensor) -> Tensor:
+        """Probabilities of the tags."""
+        return logits.float().softmax(-1)
+
+    def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> list[np.ndarray]:
+        """[W, C] of the W words of each text: as many as there are."""
+        ends = np.cumsum([len(example.words) for example in examples])
+        assert len(outputs) == ends[-1], "as many outputs as words"
+        return np.split(outputs, ends[:-1])
+
+    def decision(self) -> dict[str, Any]:
+        """The scheme of the training rows, which predictions are written in."""
+        return {"scheme": self.scheme}
+
+    def with_decision(self, decision: Mapping[str, Any]) -> "Tagging":
+        """Predictions in the scheme of training; of a folder of transformers in that of its labels."""
+        return Tagging(self.labels, decision.get("scheme", self.scheme))
+
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
+        """See `finetune.metrics.tagging_scores` and `word_scores`."""
+        if self.of_words:
+            return word_scores(targets[:, 1], outputs)
+        return tagging_scores(targets, outputs, self.labels)
+
+    @property
+    def baseline_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """A dictionary, and a CRF where python-crfsuite is installed."""
+        return (WORDS if self.of_words else DICTIONARY, *([CRF] if taggers.has_crf() else []))
+
+    def baselines(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """What a user would take without a BERT (see `finetune.taggers`)."""
+        words, tags = [_words(row) for row in train], [list(self._plain(row.label)) for row in train]
+        others = [_words(row) for rows in held_out.values() for row in rows]
+        simple = taggers.most_frequent if self.of_words else taggers.dictionary
+        found = {self.baseline_names[0]: [taggers.one_hot(t, self.labels) for t in simple(words, tags, others)]}
+        if taggers.has_crf():
+            found[CRF] = list(taggers.crf(words, tags, others, self.labels))
+        ends = np.cumsum([len(rows) for rows in held_out.values()])
+        return {
+            name: {
+                split: np.concatenate([np.zeros((0, self.num_outputs), np.float32), *each[end - len(rows) : end]])
+                for (split, rows), end in zip(held_out.items(), ends, strict=True)
+            }
+            for name, each in found.items()
+        }
+
+    # --- telling
+
+    def results(
+        self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], shown: HeldOut
+    ) -> dict[str, Any]:
+        """The tags, their scheme, and the scores of each type."""
+        rows = per_type(shown.targets, shown.outputs, self.labels, self.of_words)
+        return {"labels": self.labels, "scheme": self.scheme, "per_type": {shown.split: rows}}
+
+    def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
+        """mistakes.md, and for conlleval and people SPLIT.conll: word, gold and predicted tag."""
+        gold = [self._written(self._names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
+        given = [self._written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
+        worst = self._mistakes(shown, settings.show_text == "yes")
+        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+        if settings.show_text == "yes":
+            rows = zip(shown.examples, gold, given, strict=True)
+            sentences = (conll(_words(example), *tags) for example, *tags in rows)
+            write_text(out / f"{shown.split}.conll", "\n".join(sentences))
+
+    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[report.Mistake]:
+        """The surest of the entities, or of the words, that were given, or left out, wrongly."""
+        found = []
+        rows = zip(
+            shown.examples, self.of_texts(shown.targets[:, 1], shown.examples),
+            self.of_texts(shown.outputs, shown.examples), strict=True,
+        )  # fmt: skip
+        for example, ids, output in rows:
+            sure, words = output.max(1), _words(example)
+            gold, given = (set(self._entities(tags)) for tags in (self._names(ids), self._tags(output)))
+            for entity in sorted(gold ^ given):
+                shown_words = f": {' '.join(words[entity.start : entity.end])}" if with_text else ""
+                name = f"{entity.type} at word {entity.start + 1}{shown_words}"
+                names = (name, "none such") if entity in gold else ("none such", name)
+                surety = float(sure[entity.start : entity.end].mean())
+                found.append(report.Mistake(example.place, example.text, None, *names, surety))
+        return sorted(found, key=lambda mistake: -mistake.probability)[:_MISTAKES]
+
+    def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
+             seeds: int) -> list[str]:  # fmt: skip
+        """The scores of each type, and where the mistakes are."""
+        what, rows = ("tag" if self.of_words else "type"), results["per_type"][shown.split]
+        sentences = []
+        if len(rows) <= MOST_TYPES_SHOWN:
+            which = f"seed {shown.seed}, which is kept" if seeds > 1 else f"by {what}"
+            sentences.append(f"\n{shown.split} texts, {which}:\n{report.per_class_table(rows, what, self._counted)}")
+        sentences.append(f"\nThe most confident mistakes are in {out / 'mistakes.md'}.")
+        return sentences
+
+    @property
+    def _counted(self) -> str:
+        return "words" if self.of_words else "entities"
+
+    def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
+        """The scores of each type stand below those of all."""
+        rows = [
+            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+             f"{row['support']:,}")
+            for row in results["per_type"][split]
+        ]  # fmt: skip
+        what = "tag" if self.of_words else "type"
+        example = """from transformers import pipeline
+
+tag = pipeline("token-classification", model="path/to/this/folder", aggregation_strategy="first")
+print(tag("One text."))"""
+        return Card(
+            kind="token-classification",
+            name="a tagger of a domain",
+            title=f"A tagger of words: {', '.join(self._types()[:8])}{' ...' if len(self._types()) > 8 else ''}",
+            findings=table((what, "precision", "recall", "F1", self._counted), rows),
+            metrics=tuple(name for name in ("f1", "precision", "recall", "accuracy") if name in self.metrics),
+            example="" if config.classifier_hidden_layers else example,
+            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
+        )
+
+    def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
+        """The words with a tag each, and the entities with their characters, text and mean probability."""
+        tags = self._tags(output)
+        found = []
+        for entity, mention in zip(self._entities(tags), self._mentions(tags, example), strict=True):
+            probability = float(output[entity.start : entity.end].max(1).mean())
+            text = example.text[mention.start : mention.end]
+            found.append({"start": mention.start, "end": mention.end, "label": mention.type, "text": text,
+                          "probability": round(probability, 6)})  # fmt: skip
+        names = {PREDICTED_WORDS: _words(example), TAGS: self._written(tags)}
+        return names if self.of_words else {**names, ENTITIES: found}
+
+    def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
+        """Words and tags joined by blanks, entities as JSON."""
+        found = self.prediction(output, example)
+        flat = {name: " ".join(found[name]) for name in (PREDICTED_WORDS, TAGS)}
+        return flat if self.of_words else {**flat, ENTITIES: json.dumps(found[ENTITIES], ensure_ascii=False)}
+
+    def prediction_names(self, is_table: bool) -> list[str]:
+        """The names in a prediction."""
+        return [PREDICTED_WORDS, TAGS, *([] if self.of_words else [ENTITIES])]
+
+    def written(self, form: str, row: Mapping[str, Any], example: Example | None, output: np.ndarray | None) -> str:
+        """Words in columns, or a row of an annotation tool with the entities as its own."""
+        if form == "conll":
+            return "" if example is None else conll(_words(example), self._written(self._tags(output))) + "\n"
+        found = [] if example is None else self._mentions(self._tags(output), example)
+        text = str(row.get("text", "")) if example is None else example.text
+        return json.dumps(_TOOLS[form](text, found), ensure_ascii=False) + "\n"
+
+    @property
+    def forms(self) -> tuple[str, ...]:  # type: ignore[override]
+        """CoNLL columns, and those of the annotation tools, which know entities alone."""
+        return ("conll",) if self.of_words else ("conll", *_TOOLS)
+
+    def _names(self, ids: np.ndarray) -> list[str]:
+        return [self.labels[place] for place in ids]
+
+    def _tags(self, output: np.ndarray) -> list[str]:
+        """The most probable tag of each word; an I- that continues nothing is a B-."""
+        tags = self._names(output.argmax(1))
+        return tags if self.of_words else iob2(self._entities(tags), len(tags))
+
+    def _entities(self, tags: Sequence[str]) -> list[Entity]:
+        if self.of_words:
+            return [Entity(place, place + 1, tag) for place, tag in enumerate(tags)]
+        return io_entities(tags) if any(tag != OUTSIDE and not parts(tag)[0] for tag in tags) else entities(tags)
+
+    def _written(self, tags: Sequence[str]) -> list[str]:
+        """Tags as the training rows had them."""
+        return list(tags) if self.of_words else in_scheme(tags, self.scheme)
+
+    def _mentions(self, tags: Sequence[str], example: Example) -> list[Mention]:
+        words = example.words
+        return [Mention(words[e.start][0], words[e.end - 1][1], e.type) for e in self._entities(tags)]
+
+    @property
+    def num_outputs(self) -> int:
+        """A probability for each tag."""
+        return len(self.labels)
+
+    def shown_targets(self, targets: np.ndarray) -> str:
+        """The tags of the words."""
+        return " ".join(self._names(targets[:, 1]))
+
+
+_MISTAKES = 20
+# So many tags may be there however few the rows are.
+_MANY = 200
+_TOOLS = {
+    "label-studio": annotations.label_studio,
+    "doccano": annotations.doccano,
+    "prodigy": annotations.prodigy,
+}
+
+
+def conll(words: Sequence[str], *columns: Sequence[str]) -> str:
+    """A sentence of CoNLL: a word a line and its columns, tabs between."""
+    return "".join("\t".join(row) + "\n" for row in zip(words, *columns, strict=True))
+
+
+def _words(example: Example) -> list[str]:
+    return [example.text[start:end] for start, end in example.words]
+
+
+def _covering(found: Sequence[Mention], words: Sequence[tuple[int, int]], column: str) -> list[Entity]:
+    """The words that each mention is of, whole ones where it begins or ends inside one."""
+    starts, ends = [start for start, _ in words], [end for _, end in words]
+    entities_ = []
+    for mention in found:
+        entity = Entity(bisect_right(ends, mention.start), bisect_left(starts, mention.end), mention.type)
+        if entity.start >= entity.end:
+            raise ValueError(f'has an entity at {mention.start} to {mention.end} in "{column}", where no word is')
+        if entities_ and entities_[-1].end > entity.start:
+            raise ValueError(f'has two entities in one word (at {mention.start}) in "{column}", and a word has one tag')
+        entities_.append(entity)
+    return entities_
+
+
+def _are_tags(value: Any) -> bool:
+    """Whether it is a list of tags, not of entities; an empty list says nothing of the kind."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str | int) for each in value)
+
+
+def _list(value: Any, column: str) -> list[Any]:
+    if isinstance(value, str):
+        value = value.split()
+    if value is None or (isinstance(value, list) and not value):
+        raise ValueError(f'has no "{column}"')
+    if not isinstance(value, list):
+        raise ValueError(f'has {kind_of(value)} in "{column}" where a list should be')
+    return value
+
+
+def _word(value: Any, column: str) -> str:
+    if isinstance(value, Mapping) and "text" in value:
+        value = value["text"]
+    if not isinstance(value, str):
+        raise ValueError(f'has {kind_of(value)} in "{column}" where a word should be')
+    if not value.strip():
+        raise ValueError(f'has an empty word in "{column}"')
+    # What would end a line or a column of CoNLL.
+    return whole_characters(" ".join(value.split()))
+
+
+def _tag(value: Any, column: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f'has a word without a tag in "{column}"')
+    if value[1:2] == "-" and value[0].isupper() and not parts(value)[0]:
+        raise ValueError(f'has the tag {value!r:.42} in "{column}", which is of no known scheme (IOB1, IOB2, BIOES)')
+    return whole_characters(" ".join(value.split()))
+
+
+def tag_logits(model: BertForTokenClassification, batch: LabelledBatch) -> Tensor:
+    """Of the places of a batch: [P, C]; the last layer is computed for them alone."""
+    encoded = model.bert.encode(batch, at=batch.places)
+    logits: Tensor = model.classifier(encoded.last_hidden_state)
+    return logits
+
+
+class TagsObjective:
+    """The cross entropy of the right tag; see `Objective` of the engine."""
+
+    def counts(self, batch: LabelledBatch) -> dict[str, float]:
+        """Number of words."""
+        return {"label": float(batch.weights.sum())}
+
+    def loss_sums(self, model: BertForTokenClassification, batch: LabelledBatch) -> dict[str, Tensor]:
+        """Sum of the negative log likelihoods (nats, fp32): a scalar with gradient."""
+        losses = F.cross_entropy(tag_logits(model, batch).float(), batch.labels[:, 1], reduction="none")
+        return {"label": (losses * batch.weights).sum()}

@@ -1,0 +1,115 @@
+"""Words of a text, by their places, and words as sequences of tokens."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from data_prep.text.cells import words_apart
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+
+from .batches import Encoded, overlapping, spans_of
+
+Span = tuple[int, int]
+_PRE_TOKENIZER = BertPreTokenizer()
+# Ideographs, each of which BERT's tokenizer takes for a word (Devlin et al. 2019, multilingual README).
+_IDEOGRAPHS = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def words_of(text: str) -> list[Span]:
+    """(start, end) of the words of a text as BERT cuts it: at white space, around punctuation and ideographs."""
+    found: list[Span] = []
+    for _, (start, end) in _PRE_TOKENIZER.pre_tokenize_str(words_apart(text)):
+        begin = start
+        for place in range(start, end):
+            if _is_ideograph(text[place]):
+                found += [span for span in ((begin, place), (place, place + 1)) if span[0] < span[1]]
+                begin = place + 1
+        if begin < end:
+            found.append((begin, end))
+    return found
+
+
+def _is_ideograph(letter: str) -> bool:
+    return ord(letter) >= 0x3400 and any(low <= ord(letter) <= high for low, high in _IDEOGRAPHS)
+
+
+def joined(words: Sequence[str]) -> tuple[str, list[Span]]:
+    """Words with a blank between, and where each is."""
+    spans, end = [], -1
+    for word in words:
+        start = end + 1
+        end = start + len(word)
+        spans.append((start, end))
+    return " ".join(words), spans
+
+
+_WORDS_AT_ONCE = 100_000
+
+
+def encode_words(
+    texts: Sequence[Sequence[str]], targets: np.ndarray, tokenizer: WordPieceTokenizer, sequence_length: int
+) -> Encoded:
+    """Texts of words to sequences of at most `sequence_length` tokens; a long text becomes overlapping windows.
+
+    Each word is read once, at its first token, in the window where most of the text stands on both of its sides (Devlin
+    et al. 2019, section 5.4, read the first piece of a word). A word of which the tokenizer leaves nothing is [UNK].
+
+    Args:
+        targets: [I] or [I, K], what is to be learned of each word, text after text.
+    """
+    capacity = sequence_length - 2
+    every = [word for words in texts for word in words]
+    pieces: list[list[int]] = []
+    for begin in range(0, len(every), _WORDS_AT_ONCE):
+        pieces += tokenizer.encode([words_apart(word) for word in every[begin : begin + _WORDS_AT_ONCE]])
+    pieces = [ids or [tokenizer.unk_id] for ids in pieces]
+    lengths = np.array([len(ids) for ids in pieces], dtype=np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    table, owners, counts = [], [], []
+    items, places = [], []
+    word = num_long = 0
+    for number, words in enumerate(texts):
+        of_text = np.arange(word, word + len(words))
+        begin = int(firsts[word]) if len(words) else 0
+        length = int(lengths[of_text].sum())
+        windows = overlapping(length, capacity)
+        starts = np.array([window.start for window in windows])
+        within = firsts[of_text] - begin
+        best = _window_of(within, starts, windows[0].length)
+        for window, span in enumerate(windows):
+            mine = best == window
+            table.append((begin + span.start, span.length, 0, 0))
+            items.append(of_text[mine])
+            places.append(within[mine] - span.start + 1)
+            owners.append(number)
+            counts.append(int(mine.sum()))
+        num_long += len(windows) > 1
+        word += len(words)
+    nothing = np.zeros(0, dtype=np.int64)
+    return Encoded(
+        ids=np.fromiter((piece for ids in pieces for piece in ids), dtype=np.uint32, count=int(lengths.sum())),
+        sequences=spans_of(np.array(table, dtype=np.int64).reshape(-1, 4), np.zeros(len(table), dtype=np.int64)),
+        text=np.array(owners, dtype=np.int64),
+        targets=targets,
+        item=np.concatenate([nothing, *items]),
+        place=np.concatenate([nothing, *places]),
+        bounds=np.append(0, np.cumsum(counts)).astype(np.int64),
+        num_texts=len(texts),
+        num_tokens=int(lengths.sum()),
+        num_long=num_long,
+        num_cut=0,
+    )
+
+
+def _window_of(places: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    """Of the windows of one length [W], the one where each token [n] is farthest from an end of a window that is no end
+    of the text: int64 [n]."""
+    before = (places[:, None] - starts).astype(np.float64)
+    after = length - 1 - before
+    is_outside = (before < 0) | (after < 0)
+    # Nothing is missing before the first window and behind the last.
+    before[:, 0], after[:, -1] = np.inf, np.inf
+    return np.where(is_outside, -1.0, np.minimum(before, after)).argmax(1)

@@ -1,0 +1,352 @@
+"""Tagging: rows of all kinds, learning, prediction, and what is refused."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finetune import annotations, taggers
+from finetune.dataset import read_dataset
+from finetune.predict import main as predict
+from finetune.predictor import Predictor
+from finetune.rows import Columns, Example
+from finetune.run import main
+from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tags import entities, in_scheme
+from finetune.tasks.choice import kind_of_labels
+from finetune.tasks.tagging import Tagging
+
+COLUMNS = Columns(("tokens",), "tags")
+TEXT = Columns(("text",), "label")
+
+
+def sentence(rng: random.Random) -> list[tuple[str, str]]:
+    """Words with tags in IOB2: hearts and numbers are entities, a rate belongs to the heart before it."""
+    found = []
+    for _ in range(rng.randint(2, 5)):
+        kind = rng.choice(["heart", "number", "plain"])
+        if kind == "heart":
+            found += [("heart", "B-organ"), *([("rate", "I-organ")] if rng.random() < 0.5 else [])]
+        elif kind == "number":
+            found += [("7", "B-number"), *([("8", "I-number")] if rng.random() < 0.5 else [])]
+        else:
+            found += [("the", "O"), ("patient", "O")]
+    return found
+
+
+def conll(sentences) -> str:
+    return "\n".join("".join(f"{word}\t{tag}\n" for word, tag in words) for words in sentences)
+
+
+@pytest.fixture(scope="module")
+def sentences() -> dict[str, list]:
+    rng = random.Random(1)
+    return {name: [sentence(rng) for _ in range(count)] for name, count in (("train", 200), ("test", 50))}
+
+
+@pytest.fixture(scope="module")
+def files(sentences, tmp_path_factory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("rows")
+    for name, rows in sentences.items():
+        (folder / f"{name}.conll").write_text(conll(rows))
+    return str(folder / "train.conll"), str(folder / "test.conll")
+
+
+OPTIONS = ["--learning-rate=3e-3", "--dropout=0", "--device=cpu", "--precision=fp32", "--threads=1", "--batch-size=8"]
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, files, tmp_path_factory, one_thread) -> Path:
+    out = tmp_path_factory.mktemp("tagging") / "run"
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={out}", "--budget=8epochs"]
+    assert main([*given, *OPTIONS, "--seeds=2", "--evaluations=2"]) == 0
+    return out
+
+
+def test_it_learns_and_the_folder_knows_its_task(finished, sentences):
+    results = json.loads((finished / "results.json").read_text())
+    assert results["test"]["f1"]["mean"] > 0.95 and results["chosen_by"] == "f1" and results["scheme"] == "IOB2"
+    assert results["labels"] == ["O", "B-number", "I-number", "B-organ", "I-organ"]
+    support = {row["label"]: row["support"] for row in results["per_type"]["test"]}
+    gold = [entity.type for words in sentences["test"] for entity in entities([tag for _, tag in words])]
+    assert support == {name: gold.count(name) for name in ("number", "organ")}
+    predictor = Predictor(finished / "final")
+    found = predictor.predict([" ".join(word for word, _ in words) for words in sentences["test"]])
+    right = [row["predicted_tags"] == [tag for _, tag in words] for row, words in zip(found, sentences["test"])]  # noqa: B905
+    assert np.mean(right) > 0.9
+    lines = (finished / "test.conll").read_text().split("\n\n")
+    assert len(lines) == 50 and all(len(line.split("\t")) == 3 for line in lines[0].splitlines())
+
+
+def test_transformers_gives_the_same_tags_and_entities(finished, sentences):
+    from transformers import AutoModelForTokenClassification, BertTokenizerFast, pipeline
+
+    folder = finished / "final"
+    model = AutoModelForTokenClassification.from_pretrained(folder).eval()
+    predictor = Predictor(folder)
+    examples = [Tagging().example("", {"tokens": [w for w, _ in words]}, Columns(("tokens",), None))
+                for words in sentences["test"]]  # fmt: skip
+    each = predictor.task.of_texts(predictor.outputs(examples), examples)
+    tag = pipeline(
+        "token-classification", model=model, tokenizer=BertTokenizerFast.from_pretrained(folder),
+        aggregation_strategy="first", device="cpu",
+    )  # fmt: skip
+    for example, output in zip(examples, each, strict=True):
+        ids = [predictor.tokenizer.cls_id, *predictor.tokenizer.encode([example.text])[0], predictor.tokenizer.sep_id]
+        with torch.no_grad():
+            theirs = model(torch.tensor([ids])).logits[0, 1:-1].softmax(-1)
+        torch.testing.assert_close(torch.from_numpy(output), theirs, rtol=1e-4, atol=1e-5)
+        found = predictor.task.prediction(output, example)["predicted_entities"]
+        expected = [(e["entity_group"], e["start"], e["end"]) for e in tag(example.text)]
+        assert [(e["label"], e["start"], e["end"]) for e in found] == expected
+
+
+def test_long_texts_have_as_many_tags_as_words(finished):
+    predictor = Predictor(finished / "final")
+    words = ["heart", "the", "xyzzyx", "😀", "e\u0301"] * 2000
+    (found,) = predictor.predict([" ".join(words)])
+    assert len(found["predicted_tags"]) == len(found["predicted_words"]) == 10_000 and predictor.num_long == 1
+    tags = np.array(found["predicted_tags"])
+    assert (tags[::5] == "B-organ").mean() > 0.9 and (tags[1::5] == "O").mean() > 0.9
+
+
+def test_predictions_are_columns_spans_and_rows_of_annotation_tools(finished, tmp_path):
+    rows = tmp_path / "in.txt"
+    rows.write_text("The heart-rate 😀 was 7 8.\nthe patient\n")
+
+    def written(name, *options):
+        out = tmp_path / name
+        assert predict([str(rows), f"--model={finished / 'final'}", f"--out={out}", "--device=cpu", *options]) == 0
+        return out.read_text()
+
+    found = [json.loads(line) for line in written("out.jsonl").splitlines()]
+    for row in found:
+        assert all(row["text"][e["start"] : e["end"]] == e["text"] for e in row["predicted_entities"])
+    columns = written("out.conll").rstrip("\n").split("\n\n")
+    assert [[line.split("\t") for line in block.splitlines()] for block in columns] == [
+        [list(pair) for pair in zip(row["predicted_words"], row["predicted_tags"], strict=True)] for row in found
+    ]
+    spans = [[(e["start"], e["end"], e["label"]) for e in row["predicted_entities"]] for row in found]
+    for form, column in (("doccano", "label"), ("prodigy", "spans")):
+        made = [json.loads(line) for line in written(f"{form}.jsonl", f"--format={form}").splitlines()]
+        assert [annotations.mentions(row[column], row["text"], column) for row in made] == spans
+    made = [json.loads(line) for line in written("ls.jsonl", "--format=label-studio").splitlines()]
+    back = [annotations.plain_row({"data": r["data"], "annotations": r["predictions"]}) for r in made]
+    assert [annotations.mentions(row["label"], row["text"], "label") for row in back] == spans
+    header, first, *_ = written("out.csv").splitlines()
+    assert header.startswith("text,predicted_words,predicted_tags,predicted_entities") and "heart" in first
+
+
+def of(sentences) -> list[tuple]:
+    return [(tuple(w for w, _ in words), tuple(tag for _, tag in words)) for words in sentences]
+
+
+def test_all_forms_of_the_same_rows_are_the_same_examples(sentences, tmp_path):
+    rows = sentences["test"]
+    spans = []
+    for words in rows:
+        example = Tagging().example("", {"tokens": [w for w, _ in words], "tags": [t for _, t in words]}, COLUMNS)
+        mentions = Tagging(["O"])._mentions(example.label, example)
+        spans.append((example.text, mentions))
+    docstart = "-DOCSTART- -X- O\n\n" + "\n".join("".join(f"{w} NN {t}\n" for w, t in words) for words in rows)
+    contents = {
+        "a.conll": conll(rows),
+        "b.conll": docstart,
+        "c.jsonl": "\n".join(json.dumps({"tokens": [w for w, _ in r], "ner_tags": [t for _, t in r]}) for r in rows),
+        "d.jsonl": "\n".join(json.dumps({"text": t, "label": [list(m) for m in found]}) for t, found in spans),
+        "e.jsonl": "\n".join(json.dumps(annotations.prodigy(t, found)) for t, found in spans),
+        "f.json": json.dumps([
+            {"id": 1, "data": {"text": t}, "annotations": [
+                {"was_cancelled": True, "result": []},
+                {"result": [{"value": {"start": m.start, "end": m.end, "labels": [m.type]}} for m in found]},
+            ]} for t, found in spans
+        ]),
+        "g.json": json.dumps([
+            {"text": t, "label": [{"start": m.start, "end": m.end, "labels": [m.type]} for m in found]}
+            for t, found in spans
+        ]),
+    }  # fmt: skip
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+        dataset = read_dataset(FinetuneSettings(train=str(tmp_path / name)))
+        found = sorted((*dataset.train, *dataset.validation), key=lambda e: int(e.place.rsplit(":", 1)[1]))
+        got = [(tuple(e.text[a:b] for a, b in e.words), e.label) for e in found]
+        assert dataset.task.name == "tagging" and got == of(rows), name
+
+
+def test_tags_come_back_in_the_scheme_they_were_given_in(encoder, sentences, tmp_path, capsys, one_thread):
+    rows = [
+        [(w, t) for (w, _), t in zip(words, in_scheme([tag for _, tag in words], "BIOES"), strict=True)]
+        for words in sentences["train"]
+    ]
+    (tmp_path / "train.conll").write_text(conll(rows))
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--train={tmp_path / 'train.conll'}", f"--out={out}", "--budget=8epochs", *OPTIONS]
+    assert main([*given, "--evaluations=1"]) == 0
+    assert "Tags in BIOES" in capsys.readouterr().out
+    (found,) = Predictor(out / "final").predict(["the heart rate 7 the patient"])
+    assert found["predicted_tags"] == ["O", "B-organ", "E-organ", "S-number", "O", "O"]
+
+
+def test_words_can_have_plain_tags(encoder, tmp_path, one_thread):
+    rng, parts = random.Random(2), {"heart": "noun", "the": "article", "7": "number", "patient": "noun"}
+    rows = [[(w, parts[w]) for w in rng.choices(list(parts), k=6)] for _ in range(120)]
+    (tmp_path / "train.conll").write_text(conll(rows))
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--train={tmp_path / 'train.conll'}", f"--out={out}", "--budget=6epochs", *OPTIONS]
+    assert main([*given, "--evaluations=1"]) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["validation"]["accuracy"]["mean"] > 0.95 and "f1" not in results["validation"]
+    (found,) = Predictor(out / "final").predict(["the heart 7"])
+    assert found == {"predicted_words": ["the", "heart", "7"], "predicted_tags": ["article", "noun", "number"]}
+
+
+HOSTILE = [
+    ({"tokens": ["a", "b"], "tags": ["O"]}, COLUMNS, "2 words .* and 1 tags"),
+    ({"tokens": ["a"], "tags": [None]}, COLUMNS, "a word without a tag"),
+    ({"tokens": ["a"], "tags": [""]}, COLUMNS, "a word without a tag"),
+    ({"tokens": ["a"], "tags": ["Q-x"]}, COLUMNS, "of no known scheme"),
+    ({"tokens": ["a", " "], "tags": ["O", "O"]}, COLUMNS, "an empty word"),
+    ({"tokens": [], "tags": []}, COLUMNS, 'no "tokens"'),
+    ({"tokens": None, "tags": ["O"]}, COLUMNS, 'no "tokens"'),
+    ({"tokens": ["a"], "tags": {"a": 1}}, COLUMNS, "an object in"),
+    ({"tokens": [1], "tags": ["O"]}, COLUMNS, "a number in"),
+    ({"text": "", "label": []}, TEXT, "empty"),
+    ({"text": "heart", "label": None}, TEXT, "no list of entities"),
+    ({"text": "heart", "label": [[0, 9, "x"]]}, TEXT, "at 0 to 9 .* has 5 characters"),
+    ({"text": "heart", "label": [[3, 3, "x"]]}, TEXT, "at 3 to 3"),
+    ({"text": "heart", "label": [[0, 5, ""]]}, TEXT, "without a name"),
+    ({"text": "heart", "label": [[0, "5", "x"]]}, TEXT, "without start and end"),
+    ({"text": "heart", "label": [[0, 5, "x"], [1, 2, "y"]]}, TEXT, "overlap"),
+    ({"text": "heart", "label": [[0, 2, "x"], [2, 5, "y"]]}, TEXT, "two entities in one word"),
+    ({"text": "a  b", "label": [[1, 3, "x"]]}, TEXT, "where no word is"),
+    ({"text": "heart", "label": [{"begin": 1}]}, TEXT, "without a name"),
+    ({"text": "heart", "label": [7.5]}, TEXT, "a number in"),
+]
+
+
+@pytest.mark.parametrize(("row", "columns", "sentence"), HOSTILE)
+def test_rows_that_cannot_be_used_are_said(row, columns, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Tagging().example("x:1", row, columns)
+
+
+def test_borders_among_emoji_and_combining_marks_are_those_of_characters():
+    text = "👩\u200d⚕️ cafe\u0301 中文 x"
+    start = text.index("cafe")
+    row = {"text": text, "label": [[start, start + 5, "place"], [text.index("文"), text.index("文") + 1, "sign"]]}
+    example = Tagging().example("x:1", row, TEXT)
+    words = [example.text[a:b] for a, b in example.words]
+    marked = [(word, tag) for word, tag in zip(words, example.label, strict=True) if tag != "O"]
+    assert marked == [("cafe\u0301", "B-place"), ("文", "B-sign")]
+
+
+def test_an_entity_that_ends_inside_a_word_takes_all_of_it():
+    example = Tagging().example("x:1", {"text": "the heartrate", "label": [[4, 9, "organ"]]}, TEXT)
+    assert example.label == ("O", "B-organ")
+
+
+def test_a_file_with_a_word_without_a_tag_names_the_sentence(encoder, tmp_path, capsys):
+    (tmp_path / "train.conll").write_text("the O\nheart B-x\n\nrate\nthe O\n")
+    given = [f"--model={encoder}", f"--train={tmp_path / 'train.conll'}", f"--out={tmp_path / 'x'}", "--device=cpu"]
+    assert main(given) == 2
+    assert 'train.conll:4 has a word without a tag in "tags"' in capsys.readouterr().err
+
+
+def test_what_teaches_nothing_is_refused():
+    settings = FinetuneSettings()
+    nothing = [Example("1", "a", label=("O",), words=((0, 1),))]
+    with pytest.raises(FinetuneError, match="no entity"):
+        Tagging().fitted(nothing, COLUMNS, settings)
+    mixed = [Example("1", "a b", label=("B-x", "NN"), words=((0, 1), (2, 3)))]
+    with pytest.raises(FinetuneError, match="1 has the tag 'NN', where others begin with B- or I-"):
+        Tagging().fitted(mixed, COLUMNS, settings)
+    with pytest.raises(FinetuneError, match="1 has a tag, where"):
+        Tagging().fitted(mixed, COLUMNS, replace(settings, show_text="no"))
+    texts = [Example("1", "a b", label=("a tag that is in truth a whole sentence of it", "x"), words=((0, 1), (2, 3)))]
+    with pytest.raises(FinetuneError, match="holds texts where tags should be"):
+        Tagging().fitted(texts, COLUMNS, replace(settings, show_text="no"))
+    numbers = [Example("1", "a", label=(f"B-{n}",), words=((0, 1),)) for n in range(150)]
+    with pytest.raises(FinetuneError, match="301 different tags in 150 rows"):
+        Tagging().fitted(numbers, COLUMNS, settings)
+
+
+def test_options_that_leave_words_out_are_refused(encoder, files, tmp_path, capsys):
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'x'}", "--device=cpu"]
+    assert main([*given, "--long-text=head"]) == 2
+    assert "--long-text head leaves words out" in capsys.readouterr().err
+    assert main([*given, "--text-column", "tokens", "tags", "--label-column=tags"]) == 2
+
+
+def test_forms_of_annotation_tools_are_for_tagging_alone(encoder, tmp_path, make_rows, write_rows, capsys, one_thread):
+    out = tmp_path / "run"
+    train = write_rows(make_rows(30))
+    assert main([f"--model={encoder}", f"--train={train}", f"--out={out}", "--budget=2steps", *OPTIONS]) == 0
+    assert predict([train, f"--model={out / 'final'}", "--format=doccano", "--device=cpu"]) == 2
+    assert "--format doccano is not for classification" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "task"),
+    [
+        ([["O", "B-x"]], [["a", "b"]], "tagging"),
+        ([["x"], ["y", "z"]], [["a", "b"], ["c", "d", "e"]], "multi-label"),
+        ([[[0, 1, "x"]], []], (), "tagging"),
+        ([[{"start": 0, "end": 1, "label": "x"}]], (), "tagging"),
+        ([["x"], []], (), "multi-label"),
+    ],
+)
+def test_the_task_is_told_by_the_labels(values, words, task):
+    assert kind_of_labels(values, words)[0] == task
+
+
+def test_the_dictionary_finds_the_longest_entity_of_training():
+    words = [["the", "heart", "rate"], ["heart", "the"], ["7", "the", "the"]]
+    tags = [["O", "B-organ", "I-organ"], ["B-organ", "O"], ["B-number", "O", "O"]]
+    found = taggers.dictionary(words, tags, [["The", "Heart", "RATE", "7"], ["rate", "heart"], []])
+    assert list(found) == [["O", "B-organ", "I-organ", "B-number"], ["O", "B-organ"], []]
+    # A word that is mostly none is left alone.
+    rare = list(taggers.dictionary([["a"], ["a"], ["a"]], [["B-x"], ["O"], ["O"]], [["a"]]))
+    assert rare == [["O"]]
+
+
+def test_the_crf_learns_from_shapes_and_neighbours(sentences):
+    pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+    rows = {name: ([[w for w, _ in s] for s in part], [[t for _, t in s] for s in part])
+            for name, part in sentences.items()}  # fmt: skip
+    labels = ["O", "B-number", "I-number", "B-organ", "I-organ"]
+    found = list(taggers.crf(*rows["train"], rows["test"][0], labels))
+    tags = [[labels[i] for i in each.argmax(1)] for each in found]
+    assert tags == rows["test"][1]
+    assert all(each.shape == (len(w), 5) for each, w in zip(found, rows["test"][0], strict=True))
+    assert taggers.shape("BRCA1-like") == "X0-x"
+
+
+def test_a_tagger_of_transformers_predicts_and_the_plan_is_printed(finished, files, encoder, tmp_path, capsys):
+    from transformers import BertConfig, BertForTokenClassification, BertTokenizerFast
+
+    names = {0: "O", 1: "B-organ", 2: "I-organ"}
+    config = BertConfig.from_pretrained(finished / "final", id2label=names, label2id={v: k for k, v in names.items()})
+    BertForTokenClassification(config).save_pretrained(tmp_path / "theirs")
+    BertTokenizerFast.from_pretrained(finished / "final").save_pretrained(tmp_path / "theirs")
+    predictor = Predictor(tmp_path / "theirs")
+    (found,) = predictor.predict([["the", "heart rate", "of"] * 40])
+    assert len(found["predicted_tags"]) == 120 and predictor.task.name == "tagging"
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'run'}", *OPTIONS]
+    assert main([*given, "--dry-run"]) == 0
+    assert "O B-number" in (said := capsys.readouterr().out) or "B-organ" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_compared_models_stand_beside_dictionary_and_crf(encoder, files, tmp_path, one_thread):
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={out}", "--budget=2epochs"]
+    assert main([*given, *OPTIONS, "--compare=scratch", "--evaluations=1"]) == 0
+    models = json.loads((out / "results.json").read_text())["models"]
+    assert models["dictionary of the training entities"]["test"]["f1"]["mean"] > 0.5
+    if taggers.has_crf():
+        assert models["CRF on word shapes"]["test"]["f1"]["mean"] > 0.9
