@@ -1,4 +1,4 @@
-"""A pretrained BERT and labelled texts -> a classifier, its measured results, and predictions."""
+"""A pretrained BERT and labelled texts -> a model of their labels, its measured results, and predictions."""
 
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING  # noqa: E402
 if TYPE_CHECKING:
     from data_prep.errors import Interrupted, UserError
 
-    from .predictor import Classifier
+    from .predictor import Classifier, Predictor
     from .run import finetune
 
-__all__ = ["Classifier", "Interrupted", "UserError", "finetune"]
+__all__ = ["Classifier", "Interrupted", "Predictor", "UserError", "finetune"]
 __getattr__, __dir__ = start.offered(
     __name__,
     {
         "Classifier": "finetune.predictor",
         "Interrupted": "data_prep.errors",
+        "Predictor": "finetune.predictor",
         "UserError": "data_prep.errors",
         "finetune": "finetune.run",
     },

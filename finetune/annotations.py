@@ -15,29 +15,39 @@ class Mention(NamedTuple):
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A task of Label Studio's export as a row with "text" and "label"; any other row as it is.
+    """A task of Label Studio's export as a row with its data, "id" and "label"; any other row as it is.
 
-    Of several annotations of one text the first that was not cancelled is taken.
+    Of several annotations of one text the first that was not cancelled is taken; of this the entities.
     """
     data, annotations = row.get("data"), row.get("annotations", row.get("completions"))
-    if not isinstance(data, Mapping) or not isinstance(annotations, list):
+    if not isinstance(data, Mapping) or not (annotations is None or isinstance(annotations, list)):
         return row
-    made = [each for each in annotations if isinstance(each, Mapping) and not each.get("was_cancelled")]
-    results = made[0].get("result", []) if made else None
-    spans = None if results is None else [each.get("value") for each in results if isinstance(each, Mapping)]
-    return {**data, "label": spans}
+    made = [each for each in annotations or () if isinstance(each, Mapping) and not each.get("was_cancelled")]
+    found = {"id": row["id"], **data} if "id" in row else dict(data)
+    if not made:
+        return found
+    values = [each.get("value") for each in made[0].get("result", []) if isinstance(each, Mapping)]
+    return {**found, "label": [each for each in values if isinstance(each, Mapping) and "labels" in each]}
+
+
+def is_left_out(row: Mapping[str, Any]) -> bool:
+    """Whether somebody rejected or ignored the row in Prodigy."""
+    return "spans" in row and row.get("answer") in ("reject", "ignore")
 
 
 def mentions(value: Any, text: str, column: str) -> list[Mention]:
     """The entities of a text, in order.
 
     Args:
-        value: a list of [start, end, type], of objects with start and end (or start_offset and end_offset) and label
-            (or labels, a list of one), or None where there is none.
+        value: a list of [start, end, type], or of objects with start and end (or start_offset and end_offset) and label
+            (or labels, a list of one). Where they have a text, it decides between characters and UTF-16 units, which
+            Label Studio counts.
 
     Raises:
         ValueError: with what is wrong.
     """
+    if value is None:
+        raise ValueError(f'has no "{column}"')
     if not isinstance(value, list):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is no list of entities')
     found = sorted(_mention(each, text, column) for each in value)
@@ -51,9 +61,10 @@ def mentions(value: Any, text: str, column: str) -> list[Mention]:
 
 
 def _mention(value: Any, text: str, column: str) -> Mention:
+    own = None
     if isinstance(value, Mapping):
         start, end = (value.get(name, value.get(f"{name}_offset")) for name in ("start", "end"))
-        kind = value.get("label", value.get("labels"))
+        kind, own = value.get("label", value.get("labels")), value.get("text")
         if isinstance(kind, list) and len(kind) == 1:
             kind = kind[0]
     elif isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 3:
@@ -64,28 +75,59 @@ def _mention(value: Any, text: str, column: str) -> Mention:
         raise ValueError(f'has an entity without a name in "{column}"')
     if not all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end)):
         raise ValueError(f'has an entity without start and end in "{column}"')
+    if isinstance(own, str) and text[start:end] != own:
+        start, end = (_characters(text, units) for units in (start, end))
+        if text[start:end] != own:
+            raise ValueError(f'has an entity at {start} to {end} in "{column}" whose text is another one there')
     if not 0 <= start < end <= len(text):
         raise ValueError(f'has an entity at {start} to {end} in "{column}", and its text has {len(text)} characters')
     return Mention(start, end, " ".join(kind.split()))
 
 
-def doccano(text: str, found: Sequence[Mention]) -> dict[str, Any]:
+def _characters(text: str, units: int) -> int:
+    """How many characters are in the first UTF-16 units of a text."""
+    return len(text.encode("utf-16-le", "surrogatepass")[: 2 * max(0, units)].decode("utf-16-le", "ignore"))
+
+
+def _units(text: str, characters: int) -> int:
+    return len(text[:characters].encode("utf-16-le", "surrogatepass")) // 2
+
+
+def doccano(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A row that doccano imports."""
-    return {"text": text, "label": [[each.start, each.end, each.type] for each in found]}
+    return {**_others(row), "text": text, "label": [[each.start, each.end, each.type] for each in found]}
 
 
-def prodigy(text: str, found: Sequence[Mention]) -> dict[str, Any]:
+def prodigy(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A row that Prodigy reads."""
-    return {"text": text, "spans": [{"start": each.start, "end": each.end, "label": each.type} for each in found]}
+    spans = [{"start": each.start, "end": each.end, "label": each.type} for each in found]
+    return {"text": text, "spans": spans, "meta": _others(row)}
 
 
-def label_studio(text: str, found: Sequence[Mention]) -> dict[str, Any]:
+def label_studio(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A task that Label Studio imports, with the entities as predictions to be corrected."""
     result = [
         {
-            "from_name": "label", "to_name": "text", "type": "labels",
-            "value": {"start": each.start, "end": each.end, "text": text[each.start : each.end], "labels": [each.type]},
+            "from_name": "label",
+            "to_name": "text",
+            "type": "labels",
+            "value": {
+                "start": _units(text, each.start),
+                "end": _units(text, each.end),
+                "text": text[each.start : each.end],
+                "labels": [each.type],
+            },
         }
         for each in found
-    ]  # fmt: skip
-    return {"data": {"text": text}, "predictions": [{"result": result}]}
+    ]
+    task = {"data": {**_others(row), "text": text}, "predictions": [{"result": result}]}
+    return {"id": row["id"], **task} if "id" in row else task
+
+
+# What a tool writes beside the text, and what it is asked for.
+_OWN = {"id", "text", "label", "labels", "spans", "entities", "tokens", "tags", "answer", "meta"}
+
+
+def _others(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row that are neither text nor labels."""
+    return {name: value for name, value in row.items() if name not in _OWN and not name.startswith("_")}

@@ -18,6 +18,7 @@ FEWEST_STEPS = 50
 # is given one class, that is easily had by chance.
 LEAST_GAIN, LEAST_GAIN_OF_ONE_CLASS = 0.02, 0.1
 # What scikit-learn's log_loss does with float32 (see `finetune.metrics.scores`).
+_NOTHING = 1e-6
 _SMALLEST = float(np.finfo(np.float32).eps)
 
 
@@ -77,12 +78,13 @@ def collapse_of_labels(gold: np.ndarray, probabilities: np.ndarray, learning_rat
 
 
 def where_no_better(found: Collapse, least: float = LEAST_GAIN) -> Collapse | None:
-    """The collapse where its loss is hardly below that of one who reads no text, else None.
+    """The collapse where its loss is hardly below that of one who reads no text, else None; None where there was
+    nothing to learn.
 
     Args:
         least: by what share it is lower where something was learned.
     """
-    return None if found.loss < (1 - least) * found.unread else found
+    return None if found.unread < _NOTHING or found.loss < (1 - least) * found.unread else found
 
 
 def entropies(shares: np.ndarray) -> np.ndarray:

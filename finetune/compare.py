@@ -34,7 +34,7 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     seed.
 
     Args:
-        task: what is learned; by default classes of texts.
+        task: what is learned; by default that of `--task`.
     """
     out = out_folder(settings)
     asked = settings

@@ -37,7 +37,7 @@ def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Run, or go on with, a fine-tuning; returns its output folder.
 
     Args:
-        task: what is learned; by default classes of texts.
+        task: what is learned; by default that of `--task`.
 
     Raises:
         FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.

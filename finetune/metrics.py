@@ -243,26 +243,7 @@ def tfidf(
         others: sets of examples to give probabilities for.
         balanced: every class counts alike in training, however frequent it is.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
-
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    if len(np.unique(train_labels)) == 1 or not _has_words(train, vectorizer):
-        return [majority(train_labels, len(rows), num_labels) for rows in others]
-    weights = "balanced" if balanced else None
-    classifier = LogisticRegression(C=10, class_weight=weights, max_iter=_MOST_ITERATIONS)
-    # The solver's vectors are too short to share: two threads take five times the time of one.
-    with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        classifier.fit(vectorizer.fit_transform(map(_joined, train)), train_labels)
-    results = []
-    for rows in others:
-        probabilities = np.zeros((len(rows), num_labels), dtype=np.float32)
-        probabilities[:, classifier.classes_] = classifier.predict_proba(vectorizer.transform(map(_joined, rows)))
-        results.append(probabilities)
-    return results
+    return _logistic(train, [train_labels], others, num_labels, balanced)[0]
 
 
 def tfidf_of_labels(train: Sequence, targets: np.ndarray, others: Sequence[Sequence]) -> list[np.ndarray]:
@@ -271,8 +252,39 @@ def tfidf_of_labels(train: Sequence, targets: np.ndarray, others: Sequence[Seque
     Args:
         targets: [n, K] of 0 and 1.
     """
-    columns = [tfidf(train, column.astype(np.int64), others, 2, balanced=False) for column in targets.T]
+    columns = _logistic(train, list(targets.astype(np.int64).T), others, 2, balanced=False)
     return [np.stack([of_label[number][:, 1] for of_label in columns], axis=1) for number in range(len(others))]
+
+
+def _logistic(
+    train: Sequence, targets: Sequence[np.ndarray], others: Sequence[Sequence], num_labels: int, balanced: bool
+) -> list[list[np.ndarray]]:
+    """What `tfidf` gives, for each of several targets of the same texts; the words are counted once."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    if not _has_words(train, vectorizer):
+        return [[majority(each, len(rows), num_labels) for rows in others] for each in targets]
+    weights, results = "balanced" if balanced else None, []
+    counts = vectorizer.fit_transform(map(_joined, train))
+    counts_of_others = [vectorizer.transform(map(_joined, rows)) for rows in others]
+    for each in targets:
+        if len(np.unique(each)) == 1:
+            results.append([majority(each, len(rows), num_labels) for rows in others])
+            continue
+        classifier = LogisticRegression(C=10, class_weight=weights, max_iter=_MOST_ITERATIONS)
+        # The solver's vectors are too short to share: two threads take five times the time of one.
+        with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            classifier.fit(counts, each)
+        found = [np.zeros((len(rows), num_labels), dtype=np.float32) for rows in others]
+        for probabilities, rows in zip(found, counts_of_others, strict=True):
+            probabilities[:, classifier.classes_] = classifier.predict_proba(rows)
+        results.append(found)
+    return results
 
 
 def tfidf_regression(train: Sequence, numbers: np.ndarray, others: Sequence[Sequence]) -> list[np.ndarray]:

@@ -36,7 +36,8 @@ class PredictSettings:
     """Settings of `python -m finetune.predict`."""
 
     file: Annotated[tuple[str, ...], POSITIONAL] = ()
-    """Texts: .txt (a text a line), .jsonl, .csv, .tsv (also .gz) or .parquet. Without a file: standard input."""
+    """Texts: .txt (a text a line), .jsonl, .csv, .tsv, .json, .conll (also .gz) or .parquet. Without a file: standard
+    input."""
     model: str = "runs/builtin-packages/final"
     """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""
     out: str | None = None
@@ -103,6 +104,7 @@ def run(settings: PredictSettings) -> None:
             for found in predictions(sources, settings, predictor, bad):
                 writer.write(found)
                 count += len(found)
+            writer.close()
     except BrokenPipeError:
         # Whoever read the output has had enough; Python must not try to write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -183,11 +185,14 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
 
 class Writer:
     """Rows with their predictions as JSON lines or CSV (see `Task.prediction`), where all columns of the input stay, or
-    in one of the task's own forms."""
+    in one of the task's own forms, which leave skipped rows out."""
 
     def __init__(self, file: TextIO, form: str, task):
         self.file, self.form, self.task = file, form, task
         self._csv: csv.DictWriter | None = None
+        self._own_form, self._count = task.forms.get(form), 0
+        if self._own_form:
+            file.write(self._own_form.begin)
         self._own = task.prediction_names(is_table=form == "csv")
 
     def write(self, found: Sequence[tuple[dict[str, Any], Example | None, np.ndarray | None]]) -> None:
@@ -198,10 +203,15 @@ class Writer:
         """
         for row, example, output in found:
             taken = [name for name in self._own if name in row]
-            if taken and self.form in ("jsonl", "csv"):
+            if taken and not self._own_form:
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
             self._write_row(row, example, output)
         self.file.flush()
+
+    def close(self) -> None:
+        """Write what stands behind the last row."""
+        if self._own_form:
+            self.file.write(self._own_form.end if self._count or self._own_form.begin else "")
 
     def _write_row(self, row: dict[str, Any], example: Example | None, output: np.ndarray | None) -> None:
         own = dict.fromkeys(self._own)
@@ -209,8 +219,11 @@ class Writer:
             own = own if output is None else self.task.prediction(output, example)
             self.file.write(json.dumps({**row, **own}, ensure_ascii=False, default=str) + "\n")
             return
-        if self.form != "csv":
-            self.file.write(self.task.written(self.form, row, example, output))
+        if self._own_form:
+            if example is not None:
+                between = self._own_form.between if self._count else ""
+                self.file.write(between + self.task.written(self.form, row, example, output))
+                self._count += 1
             return
         if self._csv is None:
             self._csv = csv.DictWriter(self.file, [*row, *self._own], lineterminator="\n")
@@ -224,7 +237,7 @@ class Writer:
 
 
 def output_format(settings: PredictSettings) -> str:
-    """jsonl or csv; raises FinetuneError for a file whose name says that it is neither."""
+    """The form that is asked for, or that the name of the file says; raises FinetuneError where it says none."""
     if settings.format != "auto":
         return settings.format
     if settings.out is None:

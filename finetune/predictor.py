@@ -165,6 +165,9 @@ class Classifier(Predictor):
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", precision: str = "fp32") -> Self:
         """Open final/ of a fine-tuning, or a sequence classifier of transformers (see `Predictor`)."""
+        task = task_of_folder(Path(folder))
+        if task.name != Classification.name:
+            raise FinetuneError(f"{folder} is a model for {task.name}: open it with finetune.Predictor")
         return cls(folder, device, precision, task=Classification())
 
 

@@ -12,7 +12,7 @@ from data_prep.text.cells import column_names, kind_of, whole_characters
 from data_prep.text.readers import Meter, check_encoding, rows
 from data_prep.text.sources import Source, listing, resolve
 
-from .annotations import plain_row
+from .annotations import is_left_out, plain_row
 from .settings import FinetuneError
 
 BUILTIN = "builtin"
@@ -34,7 +34,7 @@ class BadRows:
 
     def __init__(self, skip: bool, remedy: str = "leave such rows out"):
         self.skip, self.remedy = skip, remedy
-        self.count = 0
+        self.count = self.left_out = 0
         self._first = ""
 
     def __call__(self, place: str, problem: str) -> None:
@@ -49,7 +49,9 @@ class BadRows:
         self._first = self._first or f"{place} {problem}"
 
     def report(self) -> None:
-        """Say how many were skipped, if any were."""
+        """Say how many were skipped, if any were, and how many were left out as the tool that wrote them says."""
+        if self.left_out:
+            say(f"Rows that were rejected or ignored where they were annotated, and are left out: {self.left_out:,}.")
         if self.count:
             say(f"Bad rows skipped: {self.count:,} (the first: {self._first}).")
 
@@ -221,6 +223,9 @@ def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: Bad
 
 def example_of(task: Labels, place: str, row: dict[str, Any], columns: Columns, bad: BadRows) -> Example | None:
     """A row as an example; None for a bad one that is skipped."""
+    if columns.label and is_left_out(row):
+        bad.left_out += 1
+        return None
     try:
         return task.example(place, row, columns)
     except ValueError as problem:
@@ -241,7 +246,7 @@ def text_of(row: dict[str, Any], column: str) -> str:
 
 
 def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """("train.jsonl:17", row) for every row of a file, a folder or a glob of .jsonl, .csv, .tsv and .parquet files.
+    """("train.jsonl:17", row) for every row of .jsonl, .csv, .tsv, .json, .conll, .parquet files.
 
     Args:
         columns: all that will be asked for (None: all).

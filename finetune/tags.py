@@ -1,4 +1,4 @@
-"""Tags of words and the entities that they mark: IOB1, IOB2, BIOES (BILOU), and plain names.
+"""Tags of words and the entities that they mark: IOB1, IOB2, BIOES (BILOU, BMES), and plain names.
 
 Inside, entities are written in IOB2: B-TYPE for the first word, I-TYPE for the others, O for words of none (Ramshaw and
 Marcus 1995; Tjong Kim Sang and Veenstra 1999).
@@ -9,10 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-# BILOU calls the last word L and a single one U.
-_PREFIXED = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+# BILOU calls the last word L and a single one U; BMES calls the words between M.
+_PREFIXED = re.compile(r"([BIMESLU])-(.+)", re.DOTALL)
 _FIRST, _LAST = "BSU", "ESLU"
 IOB1, IOB2, BIOES, IO, PLAIN = "IOB1", "IOB2", "BIOES", "IO", "names"
+# Of a scheme with marks for the last word: those of the words between, of the last and of a single one.
+_WITH_ENDS = {BIOES: "IES", "BILOU": "ILU", "BMES": "MES"}
+UNTYPED = "entity"
+"""The type of entities whose tags are B and I alone."""
 
 
 class Entity(NamedTuple):
@@ -66,8 +70,10 @@ def in_scheme(tags: Sequence[str], scheme: str) -> list[str]:
         name, last = entity.type, entity.end - 1
         if scheme == IOB1 and (before is None or before.end < entity.start or before.type != name):
             tags[entity.start] = f"I-{name}"
-        elif scheme == BIOES:
-            tags[last] = f"E-{name}" if last > entity.start else f"S-{name}"
+        elif scheme in _WITH_ENDS:
+            inside, end, single = _WITH_ENDS[scheme]
+            tags[entity.start + 1 : entity.end] = [f"{inside}-{name}"] * (last - entity.start)
+            tags[last] = f"{end}-{name}" if last > entity.start else f"{single}-{name}"
         elif scheme == IO:
             tags[entity.start : entity.end] = [name] * (entity.end - entity.start)
     return tags
@@ -91,20 +97,36 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
             continued &= prefix != "I" or follows
             anew |= prefix == "B" and not follows
             before = prefix, name
-    if prefixes & set("ESLU"):
-        return BIOES
-    if "B" in prefixes or "I" in prefixes:
-        return IOB2 if continued or anew else IOB1
+    if "B" in prefixes or "I" in prefixes or prefixes & set("MESLU"):
+        return _with_ends(prefixes) or (IOB2 if continued or anew else IOB1)
     return IO if OUTSIDE in names else PLAIN
+
+
+def _with_ends(prefixes: set[str]) -> str | None:
+    """The scheme with marks for the last word that has these prefixes."""
+    if prefixes & set("LU"):
+        return "BILOU"
+    if "M" in prefixes:
+        return "BMES"
+    return BIOES if prefixes & set("ES") else None
+
+
+def typed(tags: Iterable[str]) -> list[str]:
+    """Tags B and I alone with the one type that there is."""
+    return [tag if tag == OUTSIDE else f"{tag}-{UNTYPED}" for tag in tags]
+
+
+def are_untyped(sentences: Iterable[Sequence[str]]) -> bool:
+    """Whether all tags are O and prefixes alone, B or I among them."""
+    names = {tag for tags in sentences for tag in tags}
+    return names <= set("OBIMESLU") and bool(names & set("BI"))
 
 
 def scheme_of_labels(names: Iterable[str]) -> str:
     """The scheme of a model by the names of its labels; IOB2 where they have B- or I-."""
     prefixes = {parts(name)[0] for name in names}
-    if prefixes & set("ESLU"):
-        return BIOES
-    if prefixes & set("BI"):
-        return IOB2
+    if prefixes & set("BIMESLU"):
+        return _with_ends(prefixes) or IOB2
     return IO if OUTSIDE in names else PLAIN
 
 

@@ -47,6 +47,8 @@ def joined(words: Sequence[str]) -> tuple[str, list[Span]]:
 
 
 _WORDS_AT_ONCE = 100_000
+# Windows that one token is in.
+_MOST_AROUND = 3
 
 
 def encode_words(
@@ -79,13 +81,12 @@ def encode_words(
         starts = np.array([window.start for window in windows])
         within = firsts[of_text] - begin
         best = _window_of(within, starts, windows[0].length)
-        for window, span in enumerate(windows):
-            mine = best == window
-            table.append((begin + span.start, span.length, 0, 0))
-            items.append(of_text[mine])
-            places.append(within[mine] - span.start + 1)
-            owners.append(number)
-            counts.append(int(mine.sum()))
+        order = np.argsort(best, kind="stable")
+        items.append(of_text[order])
+        places.append((within - starts[best] + 1)[order])
+        counts += np.bincount(best, minlength=len(windows)).tolist()
+        table += [(begin + span.start, span.length, 0, 0) for span in windows]
+        owners += [number] * len(windows)
         num_long += len(windows) > 1
         word += len(words)
     nothing = np.zeros(0, dtype=np.int64)
@@ -107,9 +108,13 @@ def encode_words(
 def _window_of(places: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
     """Of the windows of one length [W], the one where each token [n] is farthest from an end of a window that is no end
     of the text: int64 [n]."""
-    before = (places[:, None] - starts).astype(np.float64)
+    last = np.searchsorted(starts, places, side="right") - 1
+    # Three quarters of a window lie between two, and less before the last one: a token is in no more than these.
+    candidates = np.maximum(last[:, None] - np.arange(_MOST_AROUND)[::-1], 0)  # [n, 3]
+    before = (places[:, None] - starts[candidates]).astype(np.float64)
     after = length - 1 - before
-    is_outside = (before < 0) | (after < 0)
+    is_outside = after < 0
     # Nothing is missing before the first window and behind the last.
-    before[:, 0], after[:, -1] = np.inf, np.inf
-    return np.where(is_outside, -1.0, np.minimum(before, after)).argmax(1)
+    before[candidates == 0], after[candidates == len(starts) - 1] = np.inf, np.inf
+    room = np.where(is_outside, -1.0, np.minimum(before, after))
+    return np.take_along_axis(candidates, room.argmax(1)[:, None], 1)[:, 0]

@@ -276,11 +276,15 @@ def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable)
             unusable(source.shown, number, "is not a JSON object", 'every row has to look like {"text": "..."}')
 
 
+# Of CoNLL-U, and "# id" of MultiCoNER.
+_NOTE = re.compile(r"# (\S+ = |id )")
+
+
 def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
     """CoNLL: a word a line, its tag in the last column, a blank line between sentences. Rows of "tokens" and "tags".
 
-    Columns stand between tabs or else blanks. A line that lacks its tag has None; a file of words alone has no tags.
-    With -DOCSTART- lines the rows have the number of their "document" too.
+    Columns stand between tabs or else blanks; lines such as "# name = value" are notes. A line that lacks its tag has
+    None; a file of words alone has no tags. With -DOCSTART- lines the rows have a "document" too.
     """
     documents, begin = 0, 0
     tokens: list[str] = []
@@ -289,7 +293,7 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
     def row() -> tuple[int, dict[str, Any]]:
         found: dict[str, Any] = {"tokens": tokens}
         found |= {"tags": tags} if any(tag is not None for tag in tags) else {}
-        return begin, found | ({"document": documents} if documents else {})
+        return begin, found | ({"document": f"{source.name}:{documents}"} if documents else {})
 
     for number, line in enumerate(chain(text_lines(source, encoding, meter), [""]), 1):
         if not line.strip() or line.startswith("-DOCSTART-"):
@@ -298,8 +302,10 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
                 tokens, tags = [], []
             documents += line.startswith("-DOCSTART-")
             continue
+        if _NOTE.match(line):
+            continue
         begin = begin if tokens else number
-        word, *columns = line.split("\t") if "\t" in line else line.split()
+        word, *columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         tokens.append(word.strip())
         tags.append(columns[-1].strip() or None if columns else None)
 

@@ -156,8 +156,10 @@ def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str
             found += _folder(match, ignored) if os.path.isdir(match) else [(os.path.basename(match), match)]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
-    usable = [(name, file) for name, file in found if file_format(name, labelled)]
-    ignored += [name for name, _ in found if not file_format(name, labelled)]
+    # Many things are written as JSON: an array of rows is one that is named.
+    known = [labelled and (not name.endswith(".json") or path.endswith(".json")) for name, _ in found]
+    usable = [pair for pair, also in zip(found, known, strict=True) if file_format(pair[0], also)]
+    ignored += [pair[0] for pair, also in zip(found, known, strict=True) if not file_format(pair[0], also)]
     if not usable:
         others = f"{len(found)} files of other formats" if found else "nothing is there"
         remedy = _conversion([name for name, _ in found]) + f"give {FORMATS}"

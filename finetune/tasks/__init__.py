@@ -55,6 +55,15 @@ class Card:
     """What the card says instead."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """What stands in a file before the first prediction, between two, and behind the last."""
+
+    begin: str
+    between: str
+    end: str
+
+
 class Task(ABC):
     """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
 
@@ -74,7 +83,7 @@ class Task(ABC):
     """What `--long-text auto` is."""
     reads_everything = False
     """Whether no other `--long-text` will do."""
-    forms: tuple[str, ...] = ()
+    forms: Mapping[str, Form] = {}
     """Of `--format` of predictions, besides jsonl and csv."""
     shown: Mapping[str, str]
     """The scores that tables show, the most important first: title -> name."""
@@ -273,8 +282,8 @@ class Task(ABC):
         nothing = np.zeros(self.num_outputs, np.float32), Example("", "")
         return list(self.flat_prediction(*nothing) if is_table else self.prediction(*nothing))
 
-    def written(self, form: str, row: Mapping[str, Any], example: Example | None, output: np.ndarray | None) -> str:
-        """A row with its prediction in one of the `forms`; None for a row that was skipped."""
+    def written(self, form: str, row: Mapping[str, Any], example: Example, output: np.ndarray) -> str:
+        """A row with its prediction in one of the `forms`."""
         raise NotImplementedError
 
     @property

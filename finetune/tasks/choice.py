@@ -18,6 +18,8 @@ from .tagging import Tagging
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Tagging)}
 _SAMPLED_ROWS = 1000
+# What stands for no number, in lower case.
+_MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
 
 
 def task_of(settings: FinetuneSettings) -> Task:
@@ -53,8 +55,8 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
         if alike and 2 * sum(alike) > len(alike):
             return Tagging.name, "a tag for each word"
         return MultiLabel.name, "lists"
-    numbers = [_number(value) for value in values]
-    if values and all(number is not None for number in numbers) and any(n != int(n) for n in numbers):
+    numbers = [_number(value) for value in values if str(value).strip().lower() not in _MISSING]
+    if numbers and all(number is not None for number in numbers) and any(n != int(n) for n in numbers):
         return Regression.name, "numbers with fractions"
     texts = {value for value in values if isinstance(value, str)}
     parts = {part.strip() for text in texts for part in text.split(SEPARATOR)}
@@ -67,7 +69,7 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
 def _number(value: Any) -> float | None:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None
 

@@ -105,8 +105,9 @@ class MultiLabel(Task):
                 yield example
 
     def stratum(self, example: Example) -> str:
-        """Its labels together."""
-        return SEPARATOR.join(example.label)
+        """Its rarest label."""
+        shares = dict(zip(self.labels, self.shares or (), strict=False))
+        return min(example.label, key=lambda name: (shares.get(name, 0), name), default="")
 
     def describe(self, train: Sequence[Example]) -> list[str]:
         """How many texts have each label, and how many have none or several."""

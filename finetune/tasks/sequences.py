@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def class_name(value: Any, column: str) -> str:
         elif value.is_integer():
             value = int(value)
         else:
-            raise ValueError(f'has a fraction in "{column}", which is a number and not a class')
+            raise ValueError(f'has a fraction in "{column}", which is a number and not a class (--task regression)')
     if value is None or (isinstance(value, str) and not value.strip()):
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
@@ -101,8 +103,12 @@ def number(row: Mapping[str, Any], column: str) -> float:
             value = None if not value.strip() else value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise ValueError(f'has no "{column}"')
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is not a number')
-    if math.isinf(value):
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if math.isinf(found):
         raise ValueError(f'has an infinite "{column}"')
-    return float(value)
+    return found

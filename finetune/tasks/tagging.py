@@ -32,7 +32,9 @@ from ..tags import (
     IOB2,
     OUTSIDE,
     PLAIN,
+    UNTYPED,
     Entity,
+    are_untyped,
     entities,
     in_scheme,
     io_entities,
@@ -40,9 +42,10 @@ from ..tags import (
     parts,
     scheme_of,
     scheme_of_labels,
+    typed,
 )
 from ..words import encode_words, joined, words_of
-from . import Card, HeldOut, Task
+from . import Card, Form, HeldOut, Task
 from .sequences import fine_tuned, new_model
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
@@ -56,6 +59,8 @@ class Tagging(Task):
     Args:
         labels: the names of the tags, once they are known; entities in IOB2.
         scheme: in which the tags of the training rows were written, and those of predictions are.
+        has_types: whether those tags had types, or were B and I alone.
+        counts: of the types among the training rows.
     """
 
     name = "tagging"
@@ -70,8 +75,14 @@ class Tagging(Task):
     metrics = ("f1", "precision", "recall", "strict_f1", "accuracy", "loss")
     default_metric = "f1"
 
-    def __init__(self, labels: Sequence[str] = (), scheme: str = IOB2):
-        self.labels, self.scheme = list(labels), scheme
+    def __init__(
+        self,
+        labels: Sequence[str] = (),
+        scheme: str = IOB2,
+        has_types: bool = True,
+        counts: Mapping[str, int] | None = None,
+    ):
+        self.labels, self.scheme, self.has_types, self.counts = list(labels), scheme, has_types, counts or {}
         self.of_words = scheme == PLAIN
         if self.of_words:
             self.shown = {"word accuracy": "accuracy", "macro-F1": "macro_f1"}
@@ -116,15 +127,14 @@ class Tagging(Task):
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Tagging":
         """Raises FinetuneError where there are not two different tags, or some with B- and I- and some without."""
-        scheme = scheme_of(example.label for example in train)
+        has_types = not are_untyped(example.label for example in train)
+        scheme = scheme_of(example.label if has_types else typed(example.label) for example in train)
+        task, show_text = Tagging((), scheme, has_types), settings.show_text == "yes"
         for example in train:
-            odd = [tag for tag in example.label if tag != OUTSIDE and bool(parts(tag)[0]) == (scheme in (IO, PLAIN))]
-            if odd:
-                tag = f"the tag {odd[0]!r:.42}" if settings.show_text == "yes" else "a tag"
-                others = "are plain names" if scheme in (IO, PLAIN) else "begin with B- or I-"
-                raise FinetuneError(f"{example.place} has {tag}, where others {others}: mend the row")
-        task = Tagging(scheme=scheme)
+            if problem := task._oddity(example, show_text):
+                raise FinetuneError(f"{example.place} has {problem}: mend the row")
         names = sorted({tag for example in train for tag in task._plain(example.label)} | {OUTSIDE})
+        counts = Counter(name for example in train for name in task._types_of(example))
         if task.of_words:
             names.remove(OUTSIDE)
         else:
@@ -132,13 +142,24 @@ class Tagging(Task):
             types = sorted({parts(name)[1] for name in names} - {OUTSIDE})
             names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
         where, remedy = f'"{columns.label}" of {settings.train}', "name the column of tags with --label-column"
-        if settings.show_text == "no" and any(map(is_text, names)):
+        if not show_text and any(map(is_text, names)):
             raise FinetuneError(f"{where} holds texts where tags should be, which would be shown: {remedy}")
         if len(names) > max(_MANY, len(train)):
             raise FinetuneError(f"{where} has {len(names):,} different tags in {len(train):,} rows: {remedy}")
         if len(names) < 2:
             raise FinetuneError(f"{where} has no entity and no two tags: {remedy}")
-        return Tagging(names, scheme)
+        return Tagging(names, scheme, has_types, counts)
+
+    def _oddity(self, example: Example, show_text: bool) -> str:
+        """What is wrong with the tags of a row beside those of the others; empty for nothing."""
+        if not self.has_types:
+            odd = [tag for tag in example.label if tag not in set("OBIMESLU")]
+            others = "are B, I and O alone"
+        else:
+            plain = self.scheme in (IO, PLAIN)
+            odd = [tag for tag in example.label if tag != OUTSIDE and bool(parts(tag)[0]) == plain]
+            others = "are names without B- and I-" if plain else "begin with B- or I-"
+        return f"{f'the tag {odd[0]!r:.42}' if show_text else 'a tag'}, where others {others}" if odd else ""
 
     def of_model(self, config: BertConfig) -> "Tagging":
         """The tags are the label names of the model."""
@@ -153,21 +174,28 @@ class Tagging(Task):
         """Those of known tags alone."""
         known = set(self.labels)
         for example in examples:
-            if unknown := set(self._plain(example.label)) - known:
+            if problem := self._oddity(example, show_text):
+                bad(example.place, f"has {problem}")
+            elif unknown := set(self._plain(example.label)) - known:
                 tag = f"the tag {min(unknown)!r:.42}, which" if show_text else "a tag that"
                 bad(example.place, f"has {tag} does not occur in training ({listing(self._types(), 8)})")
             else:
                 yield example
 
     def stratum(self, example: Example) -> str:
-        """Its types of entities together."""
-        return " ".join(sorted({parts(tag)[1] for tag in example.label} - {OUTSIDE})) if not self.of_words else ""
+        """Its rarest type of entities."""
+        types = set() if self.of_words else self._types_of(example)
+        return min(types, key=lambda name: (self.counts[name], name), default="")
+
+    def _types_of(self, example: Example) -> set[str]:
+        return {parts(tag)[1] for tag in self._plain(example.label)} - {OUTSIDE}
 
     def describe(self, train: Sequence[Example]) -> list[str]:
         """The scheme, and how many entities of each type there are."""
         num_words = sum(len(example.words) for example in train)
         if self.of_words:
-            return [f"{len(self.labels)} tags of words, {num_words:,} words."]
+            more = [_NUMBERS] if all(map(str.isdigit, self.labels)) else []
+            return [f"{len(self.labels)} tags of words, {num_words:,} words.", *more]
         counts = Counter(entity.type for example in train for entity in entities(self._plain(example.label)))
         shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
         more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
@@ -177,6 +205,7 @@ class Tagging(Task):
         """The tags of a row as they are learned: entities in IOB2."""
         if self.of_words:
             return tags
+        tags = tags if self.has_types else typed(tags)
         return iob2(io_entities(tags) if self.scheme == IO else entities(tags), len(tags))
 
     def _types(self) -> list[str]:
@@ -236,11 +265,11 @@ class Tagging(Task):
 
     def decision(self) -> dict[str, Any]:
         """The scheme of the training rows, which predictions are written in."""
-        return {"scheme": self.scheme}
+        return {"scheme": self.scheme, **({} if self.has_types else {"has_types": False})}
 
     def with_decision(self, decision: Mapping[str, Any]) -> "Tagging":
         """Predictions in the scheme of training; of a folder of transformers in that of its labels."""
-        return Tagging(self.labels, decision.get("scheme", self.scheme))
+        return Tagging(self.labels, decision.get("scheme", self.scheme), decision.get("has_types", True), self.counts)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.metrics.tagging_scores` and `word_scores`."""
@@ -287,10 +316,13 @@ class Tagging(Task):
         given = [self._written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
         worst = self._mistakes(shown, settings.show_text == "yes")
         write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
-        if settings.show_text == "yes":
+        columns = out / f"{shown.split}.conll"
+        if settings.show_text == "no":
+            columns.unlink(missing_ok=True)
+        else:
             rows = zip(shown.examples, gold, given, strict=True)
             sentences = (conll(_words(example), *tags) for example, *tags in rows)
-            write_text(out / f"{shown.split}.conll", "\n".join(sentences))
+            write_text(columns, "\n".join(sentences))
 
     def _mistakes(self, shown: HeldOut, with_text: bool) -> list[report.Mistake]:
         """The surest of the entities, or of the words, that were given, or left out, wrongly."""
@@ -301,6 +333,12 @@ class Tagging(Task):
         )  # fmt: skip
         for example, ids, output in rows:
             sure, words = output.max(1), _words(example)
+            if self.of_words:
+                for place in np.flatnonzero(output.argmax(1) != ids):
+                    tags = (self.labels[ids[place]], self.labels[output[place].argmax()])
+                    names = (f"{tag} at word {place + 1}" for tag in tags)
+                    found.append(report.Mistake(example.place, example.text, None, *names, float(sure[place])))
+                continue
             gold, given = (set(self._entities(tags)) for tags in (self._names(ids), self._tags(output)))
             for entity in sorted(gold ^ given):
                 shown_words = f": {' '.join(words[entity.start : entity.end])}" if with_text else ""
@@ -369,18 +407,19 @@ print(tag("One text."))"""
         """The names in a prediction."""
         return [PREDICTED_WORDS, TAGS, *([] if self.of_words else [ENTITIES])]
 
-    def written(self, form: str, row: Mapping[str, Any], example: Example | None, output: np.ndarray | None) -> str:
+    def written(self, form: str, row: Mapping[str, Any], example: Example, output: np.ndarray) -> str:
         """Words in columns, or a row of an annotation tool with the entities as its own."""
+        tags = self._tags(output)
         if form == "conll":
-            return "" if example is None else conll(_words(example), self._written(self._tags(output))) + "\n"
-        found = [] if example is None else self._mentions(self._tags(output), example)
-        text = str(row.get("text", "")) if example is None else example.text
-        return json.dumps(_TOOLS[form](text, found), ensure_ascii=False) + "\n"
+            return conll(_words(example), self._written(tags))
+        return json.dumps(_TOOLS[form](row, example.text, self._mentions(tags, example)), ensure_ascii=False)
 
     @property
-    def forms(self) -> tuple[str, ...]:  # type: ignore[override]
+    def forms(self) -> Mapping[str, Form]:  # type: ignore[override]
         """CoNLL columns, and those of the annotation tools, which know entities alone."""
-        return ("conll",) if self.of_words else ("conll", *_TOOLS)
+        columns = {"conll": Form("", "\n", "")}
+        lines, array = Form("", "\n", "\n"), Form("[\n", ",\n", "\n]\n")
+        return columns if self.of_words else columns | {"doccano": lines, "prodigy": lines, "label-studio": array}
 
     def _names(self, ids: np.ndarray) -> list[str]:
         return [self.labels[place] for place in ids]
@@ -397,7 +436,10 @@ print(tag("One text."))"""
 
     def _written(self, tags: Sequence[str]) -> list[str]:
         """Tags as the training rows had them."""
-        return list(tags) if self.of_words else in_scheme(tags, self.scheme)
+        if self.of_words:
+            return list(tags)
+        found = in_scheme(tags, self.scheme)
+        return found if self.has_types else [tag.removesuffix(f"-{UNTYPED}") for tag in found]
 
     def _mentions(self, tags: Sequence[str], example: Example) -> list[Mention]:
         words = example.words
@@ -414,6 +456,7 @@ print(tag("One text."))"""
 
 
 _MISTAKES = 20
+_NUMBERS = "Tags are numbers, so nothing is known of entities: give the names of the tags for scores of entities."
 # So many tags may be there however few the rows are.
 _MANY = 200
 _TOOLS = {
@@ -456,9 +499,9 @@ def _list(value: Any, column: str) -> list[Any]:
         value = value.split()
     if value is None or (isinstance(value, list) and not value):
         raise ValueError(f'has no "{column}"')
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         raise ValueError(f'has {kind_of(value)} in "{column}" where a list should be')
-    return value
+    return list(value)
 
 
 def _word(value: Any, column: str) -> str:
@@ -477,8 +520,6 @@ def _tag(value: Any, column: str) -> str:
         value = str(value)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f'has a word without a tag in "{column}"')
-    if value[1:2] == "-" and value[0].isupper() and not parts(value)[0]:
-        raise ValueError(f'has the tag {value!r:.42} in "{column}", which is of no known scheme (IOB1, IOB2, BIOES)')
     return whole_characters(" ".join(value.split()))
 
 

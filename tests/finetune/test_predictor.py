@@ -9,7 +9,7 @@ import transformers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from finetune.batches import BatchMaker, encode, overlapping
-from finetune.predictor import FACTS_FILE, Facts, Predictor, outputs
+from finetune.predictor import FACTS_FILE, Classifier, Facts, Predictor, outputs
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
@@ -236,7 +236,9 @@ def test_another_task_is_refused(fine_tuned):
     folder = fine_tuned()
     (folder / FACTS_FILE).write_text(json.dumps(GOOD | {"task": "tagging"}))
     with pytest.raises(FinetuneError, match="is a model for tagging, not for classification"):
-        Predictor(folder)
+        Predictor(folder, task=Classification())
+    with pytest.raises(FinetuneError, match="is a model for tagging: open it with finetune.Predictor"):
+        Classifier.load(folder)
 
 
 def test_a_pretrained_model_is_no_classifier(encoder, recwarn):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_prep.errors import PrepError
 from finetune import annotations, taggers
 from finetune.dataset import read_dataset
 from finetune.predict import main as predict
@@ -134,7 +135,12 @@ def test_predictions_are_columns_spans_and_rows_of_annotation_tools(finished, tm
     for form, column in (("doccano", "label"), ("prodigy", "spans")):
         made = [json.loads(line) for line in written(f"{form}.jsonl", f"--format={form}").splitlines()]
         assert [annotations.mentions(row[column], row["text"], column) for row in made] == spans
-    made = [json.loads(line) for line in written("ls.jsonl", "--format=label-studio").splitlines()]
+    made = json.loads(written("ls.json", "--format=label-studio"))
+    # What Label Studio counts are UTF-16 units.
+    values = [result["value"] for row in made for result in row["predictions"][0]["result"]]
+    units = [row["data"]["text"].encode("utf-16-le") for row in made for _ in row["predictions"][0]["result"]]
+    for value, text in zip(values, units, strict=True):
+        assert text[2 * value["start"] : 2 * value["end"]].decode("utf-16-le") == value["text"]
     back = [annotations.plain_row({"data": r["data"], "annotations": r["predictions"]}) for r in made]
     assert [annotations.mentions(row["label"], row["text"], "label") for row in back] == spans
     header, first, *_ = written("out.csv").splitlines()
@@ -158,7 +164,7 @@ def test_all_forms_of_the_same_rows_are_the_same_examples(sentences, tmp_path):
         "b.conll": docstart,
         "c.jsonl": "\n".join(json.dumps({"tokens": [w for w, _ in r], "ner_tags": [t for _, t in r]}) for r in rows),
         "d.jsonl": "\n".join(json.dumps({"text": t, "label": [list(m) for m in found]}) for t, found in spans),
-        "e.jsonl": "\n".join(json.dumps(annotations.prodigy(t, found)) for t, found in spans),
+        "e.jsonl": "\n".join(json.dumps(annotations.prodigy({}, t, found)) for t, found in spans),
         "f.json": json.dumps([
             {"id": 1, "data": {"text": t}, "annotations": [
                 {"was_cancelled": True, "result": []},
@@ -192,6 +198,20 @@ def test_tags_come_back_in_the_scheme_they_were_given_in(encoder, sentences, tmp
     assert found["predicted_tags"] == ["O", "B-organ", "E-organ", "S-number", "O", "O"]
 
 
+def test_tags_without_types_come_back_without(encoder, sentences, tmp_path, one_thread):
+    rows = [[(w, t[:1]) for w, t in words] for words in sentences["train"]]
+    (tmp_path / "train.conll").write_text(conll(rows))
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--train={tmp_path / 'train.conll'}", f"--out={out}", "--budget=8epochs", *OPTIONS]
+    assert main([*given, "--evaluations=1", "--show-text=no"]) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert results["labels"] == ["O", "B-entity", "I-entity"] and results["validation"]["f1"]["mean"] > 0.9
+    assert not (out / "validation.conll").exists()
+    (found,) = Predictor(out / "final").predict([("the", "heart", "rate", "7", "the", "patient")])
+    assert found["predicted_tags"] == ["O", "B", "I", "B", "O", "O"]
+    assert [e["text"] for e in found["predicted_entities"]] == ["heart rate", "7"]
+
+
 def test_words_can_have_plain_tags(encoder, tmp_path, one_thread):
     rng, parts = random.Random(2), {"heart": "noun", "the": "article", "7": "number", "patient": "noun"}
     rows = [[(w, parts[w]) for w in rng.choices(list(parts), k=6)] for _ in range(120)]
@@ -209,14 +229,15 @@ HOSTILE = [
     ({"tokens": ["a", "b"], "tags": ["O"]}, COLUMNS, "2 words .* and 1 tags"),
     ({"tokens": ["a"], "tags": [None]}, COLUMNS, "a word without a tag"),
     ({"tokens": ["a"], "tags": [""]}, COLUMNS, "a word without a tag"),
-    ({"tokens": ["a"], "tags": ["Q-x"]}, COLUMNS, "of no known scheme"),
     ({"tokens": ["a", " "], "tags": ["O", "O"]}, COLUMNS, "an empty word"),
     ({"tokens": [], "tags": []}, COLUMNS, 'no "tokens"'),
     ({"tokens": None, "tags": ["O"]}, COLUMNS, 'no "tokens"'),
     ({"tokens": ["a"], "tags": {"a": 1}}, COLUMNS, "an object in"),
     ({"tokens": [1], "tags": ["O"]}, COLUMNS, "a number in"),
     ({"text": "", "label": []}, TEXT, "empty"),
-    ({"text": "heart", "label": None}, TEXT, "no list of entities"),
+    ({"text": "heart", "label": None}, TEXT, 'has no "label"'),
+    ({"text": "heart", "label": "x"}, TEXT, "no list of entities"),
+    ({"text": "heart", "label": [{"start": 0, "end": 2, "label": "x", "text": "xx"}]}, TEXT, "another one there"),
     ({"text": "heart", "label": [[0, 9, "x"]]}, TEXT, "at 0 to 9 .* has 5 characters"),
     ({"text": "heart", "label": [[3, 3, "x"]]}, TEXT, "at 3 to 3"),
     ({"text": "heart", "label": [[0, 5, ""]]}, TEXT, "without a name"),
@@ -243,6 +264,70 @@ def test_borders_among_emoji_and_combining_marks_are_those_of_characters():
     words = [example.text[a:b] for a, b in example.words]
     marked = [(word, tag) for word, tag in zip(words, example.label, strict=True) if tag != "O"]
     assert marked == [("cafe\u0301", "B-place"), ("文", "B-sign")]
+
+
+def test_entities_of_label_studio_are_in_utf_16_units():
+    text = "😀😀 saw Bo in Rome"
+    value = [{"start": 9, "end": 11, "text": "Bo", "labels": ["PER"]}]
+    assert annotations.mentions(value, text, "label") == [(7, 9, "PER")]
+
+
+def test_exports_of_annotation_tools_with_more_than_entities():
+    task = {"id": 3, "data": {"text": "Bo", "site": "a"}, "annotations": [{"result": [
+        {"type": "relation", "from_id": "x"}, {"value": {"choices": ["good"]}},
+        {"value": {"start": 0, "end": 2, "labels": ["PER"]}},
+    ]}]}  # fmt: skip
+    row = annotations.plain_row(task)
+    assert annotations.mentions(row["label"], "Bo", "label") == [(0, 2, "PER")] and row["site"] == "a"
+    assert annotations.label_studio(row, "Bo", [])["id"] == 3
+    assert annotations.label_studio(row, "Bo", [])["data"] == {"site": "a", "text": "Bo"}
+    for nothing in ({"annotations": []}, {"annotations": [{"was_cancelled": True}]}, {}):
+        row = annotations.plain_row({"data": {"text": "Bo"}, **nothing})
+        with pytest.raises(ValueError, match='has no "label"'):
+            Tagging().example("x:1", row, TEXT)
+
+
+def test_rejected_rows_are_left_out_and_counted(tmp_path, capsys):
+    rows = [{"text": f"the heart {n}", "spans": [{"start": 4, "end": 9, "label": "organ"}]} for n in range(40)]
+    rows[3]["answer"], rows[4]["answer"] = "reject", "accept"
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "train.jsonl")))
+    assert len(dataset.train) + len(dataset.validation) == 39
+    assert "left out: 1." in capsys.readouterr().out
+
+
+def test_columns_of_words_are_read_with_notes_and_blanks_in_words(tmp_path):
+    (tmp_path / "a.conll").write_text(
+        "# sent_id = 1\n10\u00a0000 B-NUM\nthe O\n\n# id 7 domain=en\nthe _ _ O\n\n#\tO\n\n" * 20
+    )
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "a.conll"), validation=str(tmp_path / "a.conll")))
+    found = [[e.text[a:b] for a, b in e.words] for e in dataset.validation[:3]]
+    assert found == [["10 000", "the"], ["the"], ["#"]]
+
+
+def test_tags_of_another_file_are_to_be_like_those_of_training(tmp_path):
+    (tmp_path / "train.conll").write_text("heart B-x\n7 O\n\n" * 20)
+    for name, tag in (("plain", "x"), ("other", "B-y")):
+        (tmp_path / f"{name}.conll").write_text(f"heart {tag}\n")
+        given = FinetuneSettings(train=str(tmp_path / "train.conll"), validation=str(tmp_path / f"{name}.conll"))
+        with pytest.raises(FinetuneError, match=f"{name}.conll:1 has the tag '{tag}', "):
+            read_dataset(given)
+
+
+def test_of_many_types_a_tenth_is_held_back(tmp_path):
+    rng = random.Random(3)
+    rows = ["".join(f"{t}{n} B-{t}\n" for t in "abcdefgh" if rng.random() < 0.5) + "end O\n" for n in range(500)]
+    (tmp_path / "train.conll").write_text("\n".join(rows))
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "train.conll")))
+    assert 35 < len(dataset.validation) < 65
+
+
+def test_other_json_files_of_a_folder_are_passed_over(tmp_path):
+    (tmp_path / "rows.conll").write_text("heart B-x\n7 O\n\n" * 3 + "".join(f"heart B-x\n{n} O\n\n" for n in range(30)))
+    (tmp_path / "dataset_info.json").write_text("{}")
+    assert len(read_dataset(FinetuneSettings(train=str(tmp_path))).train) > 20
+    with pytest.raises(PrepError, match="is no array of rows"):
+        read_dataset(FinetuneSettings(train=str(tmp_path / "dataset_info.json")))
 
 
 def test_an_entity_that_ends_inside_a_word_takes_all_of_it():
@@ -279,7 +364,11 @@ def test_options_that_leave_words_out_are_refused(encoder, files, tmp_path, caps
     given = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'x'}", "--device=cpu"]
     assert main([*given, "--long-text=head"]) == 2
     assert "--long-text head leaves words out" in capsys.readouterr().err
-    assert main([*given, "--text-column", "tokens", "tags", "--label-column=tags"]) == 2
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"tokens": ["a"], "more": ["b"], "tags": ["B-x"]}\n')
+    given[1] = f"--train={rows}"
+    assert main([*given, "--text-column", "tokens", "more", "--label-column=tags"]) == 2
+    assert "--text-column names two columns" in capsys.readouterr().err
 
 
 def test_forms_of_annotation_tools_are_for_tagging_alone(encoder, tmp_path, make_rows, write_rows, capsys, one_thread):

@@ -8,14 +8,24 @@ import seqeval.metrics as seqeval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
-from seqeval.scheme import IOB1, IOB2, IOBES
+from seqeval.scheme import BILOU, IOB1, IOB2, IOBES
 from sklearn import metrics as reference
 
 from finetune.metrics import per_type, tagging_scores, word_scores
-from finetune.tags import Entity, entities, in_scheme, io_entities, iob2, scheme_of, scheme_of_labels
+from finetune.tags import (
+    Entity,
+    are_untyped,
+    entities,
+    in_scheme,
+    io_entities,
+    iob2,
+    scheme_of,
+    scheme_of_labels,
+    typed,
+)
 
 LABELS = ["O", "B-gene", "I-gene", "B-drug", "I-drug"]
-SCHEMES = {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES}
+SCHEMES = {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES, "BILOU": BILOU, "BMES": None}
 sentence = st.lists(st.sampled_from(LABELS), max_size=9)
 
 
@@ -44,7 +54,7 @@ def test_each_scheme_says_the_same_entities(case):
     for scheme, theirs in SCHEMES.items():
         written = in_scheme(tags, scheme)
         assert entities(written) == found and len(written) == length
-        if found:
+        if found and theirs:
             strictly = seqeval.precision_score([written], [written], mode="strict", scheme=theirs)
             assert strictly == 1.0
             report = seqeval.classification_report([written], [written], mode="strict", scheme=theirs, output_dict=True)
@@ -57,7 +67,8 @@ def test_each_scheme_says_the_same_entities(case):
         ([["O", "B-a", "I-a"], ["B-a", "B-a"]], "IOB2"),
         ([["I-a", "I-a", "B-a"], ["O", "I-b"]], "IOB1"),
         ([["B-a", "E-a", "S-b"]], "BIOES"),
-        ([["B-a", "L-a", "U-b"]], "BIOES"),
+        ([["B-a", "L-a", "U-b"]], "BILOU"),
+        ([["B-a", "M-a", "E-a"]], "BMES"),
         ([["O", "PER", "PER"]], "IO"),
         ([["NN", "VB"]], "names"),
         # Neither of the two: an entity begins with I-, and one with B- where IOB1 has I-.
@@ -73,6 +84,13 @@ def test_the_scheme_of_a_model_is_that_of_its_labels():
     assert scheme_of_labels(["O", "B-a", "I-a"]) == "IOB2" and scheme_of_labels(["O", "I-a"]) == "IOB2"
     assert scheme_of_labels(["O", "S-a", "B-a"]) == "BIOES" and scheme_of_labels(["O", "PER"]) == "IO"
     assert scheme_of_labels(["NN", "VB"]) == "names"
+
+
+def test_prefixes_alone_are_of_one_type():
+    rows = [["O", "B", "I"], ["B", "B", "O"]]
+    assert are_untyped(rows) and not are_untyped([["O", "B-x"]]) and not are_untyped([["B", "NN"]])
+    assert not are_untyped([["O", "O"]])
+    assert [len(entities(typed(tags))) for tags in rows] == [1, 2] and scheme_of(map(typed, rows)) == "IOB2"
 
 
 def test_neighbours_of_one_name_are_one_entity_where_tags_have_no_prefix():
