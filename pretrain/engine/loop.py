@@ -184,7 +184,8 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 read(run, unread)
                 run.save(batches.position)
             stop_if_asked(run)
-            run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(run.amount_used()))
+            used = run.amount_used()
+            run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(used), used)
             unread.append(timed_step(run.learner, batches, run.threads, run.progressed()))
             run.counters.epochs = batches.epochs
             run.agree()

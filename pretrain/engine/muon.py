@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ class Muon(torch.optim.Optimizer):
     A step moves the entries of a matrix by 0.2 times the learning rate in root mean square, as AdamW does.
 
     Args:
-        parameters: matrices [m, n].
+        parameters: matrices [m, n], or groups of them.
         lr: learning rate.
         momentum: of the moving average of gradients.
         dtype: what the Newton-Schulz iterations compute in. bfloat16 pays only where the machine has instructions for
@@ -32,7 +33,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float,
         weight_decay: float,
         momentum: float = 0.95,

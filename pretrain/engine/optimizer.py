@@ -1,6 +1,8 @@
 """Optimizers by parameter role."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,11 +46,47 @@ def decayed(model: nn.Module) -> dict[str, Tensor]:
     return chosen
 
 
+@dataclass(frozen=True)
+class DepthRates:
+    """Shares of the learning rate by how far a parameter is below the head (Howard and Ruder 2018, sections 3.2, 3.3).
+
+    Args:
+        num_layers: of the encoder.
+        decay: the share of each layer, of that of the one above it. The head is above the last layer, the embeddings
+            are below the first.
+        unfrozen: over this share of the budget layers begin to learn one after the other, the head at once.
+    """
+
+    num_layers: int
+    decay: float = 1.0
+    unfrozen: float = 0.0
+
+    def below(self, name: str) -> int:
+        """0 for heads and pooler, 1 for the last layer, and so on down to the embeddings."""
+        if match := re.search(r"\blayers\.(\d+)\.", name):
+            return self.num_layers - int(match[1])
+        return self.num_layers + 1 if ".embeddings." in f".{name}" else 0
+
+    def share(self, below: int, used: float) -> float:
+        """The share at this depth when `used` of the budget is used up."""
+        if below and used < self.unfrozen * below / (self.num_layers + 1):
+            return 0.0
+        return self.decay**below
+
+
 class AdamW(torch.optim.AdamW):
     """Torch's, which obeys `found_inf` where it is fused."""
 
     found_inf: Tensor | None = None
     """Scalar on the device of the parameters: a step where it is not 0 changes nothing."""
+
+
+def by_depth(named: Mapping[str, Tensor], rates: DepthRates | None) -> dict[int, dict[str, Tensor]]:
+    """Parameters by their depth, all at 0 without rates."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, parameter in named.items():
+        found.setdefault(rates.below(name) if rates else 0, {})[name] = parameter
+    return found or {0: {}}
 
 
 class Optimizer:
@@ -62,6 +100,7 @@ class Optimizer:
         kind: "adamw" or "muon".
         learning_rate: the peak; `set_learning_rate` sets the current one.
         dtype: what Muon's iterations compute in (see `muon.Muon`).
+        rates: by depth; None: one for all.
     """
 
     def __init__(
@@ -71,30 +110,39 @@ class Optimizer:
         learning_rate: float,
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
+        rates: DepthRates | None = None,
     ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
         inside = {id(p) for p in model.layer_matrices()} if kind == "muon" else set()
         matrices = {name: p for name, p in names.items() if id(p) in inside}
         rest = {name: p for name, p in names.items() if name not in matrices}
-        groups: list[dict[str, Any]] = [
-            {"params": [p for p in rest.values() if id(p) in decay], "weight_decay": weight_decay},
-            {"params": [p for p in rest.values() if id(p) not in decay], "weight_decay": 0.0},
-        ]
+        groups: list[dict[str, Any]] = []
+        for below, named in by_depth(rest, rates).items():
+            for is_decayed in (True, False):
+                chosen = [p for p in named.values() if (id(p) in decay) == is_decayed]
+                groups.append({"params": chosen, "weight_decay": weight_decay if is_decayed else 0.0, "below": below})
         self.parts: list[AdamW | Muon] = [AdamW(groups, lr=learning_rate, betas=_BETAS, eps=_EPSILON, fused=True)]
         if matrices:
-            self.parts.append(Muon(matrices.values(), learning_rate, weight_decay, dtype=dtype))
+            by = [{"params": list(named.values()), "below": b} for b, named in by_depth(matrices, rates).items()]
+            self.parts.append(Muon(by, learning_rate, weight_decay, dtype=dtype))
+        self.rates = rates
         self.learning_rate = learning_rate
         """The current one."""
         self._shares = [_REST_SHARE if matrices else 1.0, 1.0]
         self._name_of = {id(p): name for name, p in names.items()}
 
-    def set_learning_rate(self, value: float) -> None:
-        """Set the current learning rate; beside Muon, everything but the matrices takes 0.65 of it."""
+    def set_learning_rate(self, value: float, used: float = 0.0) -> None:
+        """Set the current learning rate; beside Muon, everything but the matrices takes 0.65 of it.
+
+        Args:
+            used: of the budget, for rates by depth.
+        """
         self.learning_rate = value
         for part, share in zip(self.parts, self._shares, strict=False):
             for group in part.param_groups:
-                group["lr"] = share * value
+                of_depth = self.rates.share(group["below"], used) if self.rates else 1.0
+                group["lr"] = of_depth * share * value
 
     def step(self) -> None:
         for part in self.parts:

@@ -19,7 +19,7 @@ from .batches import Batches, moved
 from .counters import Counters, LossScale, Outcome
 from .device import Arriving, Precision, free_cache, steps_behind
 from .distributed import World, unsynchronised
-from .optimizer import Optimizer, clip
+from .optimizer import DepthRates, Optimizer, clip
 from .settings import LoopSettings, PretrainError
 
 
@@ -54,10 +54,12 @@ class Learner:
         seed: decides the dropout.
         counters: those of the steps so far, which go on.
         world: of all processes that share each step.
+        rates: of the learning rate, by depth.
     """
 
     def __init__(self, settings: LoopSettings, model: PretrainedModel, objective: Objective, seed: int,
-                 counters: Counters | None = None, world: World | None = None):  # fmt: skip
+                 counters: Counters | None = None, world: World | None = None,
+                 rates: DepthRates | None = None):  # fmt: skip
         self.model = model.to(settings.device).train()
         self.seed, self.clip_norm, self.device = seed, settings.clip_norm, torch.device(settings.device)
         self.counters, self.world = counters or Counters(), world or World()
@@ -65,7 +67,7 @@ class Learner:
         self.loss_sums = self.world.parallel(LossSums(model, objective))
         self.precision = Precision(settings.device, settings.precision)
         self.optimizer = Optimizer(
-            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype
+            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype, rates
         )
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)

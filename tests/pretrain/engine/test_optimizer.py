@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from model import BertConfig, BertForPreTraining
-from pretrain.engine.optimizer import Optimizer, clip, decayed, peak_learning_rate
+from pretrain.engine.optimizer import DepthRates, Optimizer, clip, decayed, peak_learning_rate
 
 
 @pytest.fixture
@@ -96,6 +96,44 @@ def test_a_state_that_torch_s_muon_left_in_an_old_checkpoint_is_taken_up(model):
     optimizer.step()
     for name, tensor in old.items():
         torch.testing.assert_close(optimizer.state_tensors()[name], 0.95 * tensor)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_rates_by_depth_move_each_parameter_by_its_share(model, kind):
+    import copy
+
+    twin, rates = copy.deepcopy(model), DepthRates(model.config.num_hidden_layers, decay=0.5)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    one, other = Optimizer(model, kind, 1e-2, 0.1), Optimizer(twin, kind, 1e-2, 0.1, rates=rates)
+    for owner, optimizer in ((model, one), (twin, other)):
+        optimizer.set_learning_rate(1e-2)
+        for number, parameter in enumerate(owner.parameters()):
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+        optimizer.step()
+    shares = {}
+    for name, parameter in twin.named_parameters():
+        share = shares[name] = 0.5 ** rates.below(name)
+        expected = before[name] + share * (model.get_parameter(name) - before[name])
+        torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-7)
+    # Two layers: the head, the layers from the last to the first, the embeddings.
+    assert shares["nsp_head.weight"] == shares["bert.pooler.dense.weight"] == 1
+    assert shares["bert.layers.1.qkv.weight"] == 0.5 and shares["bert.layers.0.qkv.weight"] == 0.25
+    assert shares["bert.embeddings.word.weight"] == 0.125
+
+
+def test_layers_begin_to_learn_one_after_the_other(model):
+    rates = DepthRates(model.config.num_hidden_layers, unfrozen=0.6)
+    optimizer = Optimizer(model, "adamw", 1e-2, 0.1, rates=rates)
+    names = {"nsp_head.weight": 0, "bert.layers.1.qkv.weight": 0.2, "bert.layers.0.qkv.weight": 0.4,
+             "bert.embeddings.word.weight": 0.6}  # fmt: skip
+    for used in (0.0, 0.1, 0.21, 0.41, 0.61, 1.0):
+        before = {name: model.get_parameter(name).detach().clone() for name in names}
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.set_learning_rate(1e-2, used)
+        optimizer.step()
+        for name, begins in names.items():
+            assert torch.equal(model.get_parameter(name), before[name]) == (used < begins), (name, used)
 
 
 def test_clipping_is_by_the_norm_of_all_gradients_together(model):
