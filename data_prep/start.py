@@ -15,6 +15,7 @@ SCRIPTS = {
     "pretrain.exposure": "domain-bert-exposure",
     "finetune.run": "domain-bert-finetune",
     "finetune.predict": "domain-bert-predict",
+    "finetune.choose": "domain-bert-choose",
 }
 """The console script of each command. (The folder of a script comes first on its path, not that of the user.)"""
 

@@ -17,6 +17,7 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
 from pretrain.engine.batches import Maker, Position, divided, empty_sequence, inputs
 
+from .auxiliary import MaskedCopy, Masking
 from .rows import Example
 from .settings import LongText
 
@@ -31,6 +32,8 @@ class LabelledBatch(PackedBatch):
     """[P] or [P, K], of the type of the task's targets."""
     weights: Tensor
     """[P] float32: 1 / places of the item, so that every text or word counts once."""
+    masked: MaskedCopy | None = None
+    """The same sequences for masked language modelling, where that is learned too."""
 
 
 @dataclass(frozen=True)
@@ -240,17 +243,22 @@ class BatchMaker(Maker):
     Args:
         micro_batch_tokens: most tokens of a micro-batch; a longer sequence is a batch of its own.
         places: where the row of each text is, for `identify`.
+        masking: makes masked copies of the sequences, too.
     """
 
-    def __init__(
-        self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int, places: Sequence[str] = ()
-    ):
+    def __init__(self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+                 places: Sequence[str] = (), masking: Masking | None = None):  # fmt: skip
         self.encoded, self.tokenizer, self.micro_batch_tokens = encoded, tokenizer, micro_batch_tokens
-        self.places = places
+        self.places, self.masking = places, masking
         self._bounds = np.searchsorted(encoded.text, np.arange(encoded.num_texts + 1))
         self._num_places = np.bincount(encoded.item, minlength=len(encoded.targets))
         self._shards = [Shard(0, encoded.ids, np.empty(0, np.int32), np.empty(0, np.int32))]
         self._lengths, self._text_lengths = encoded.sequences.lengths(), encoded.lengths()
+
+    def begin(self, step: int, progress: float) -> None:
+        """Mask other words than in the step before."""
+        if self.masking:
+            self.masking.begin(step)
 
     def lengths(self, texts: np.ndarray) -> np.ndarray:
         """Tokens of each text, all its windows together."""
@@ -280,7 +288,8 @@ class BatchMaker(Maker):
         targets = self.encoded.targets
         label = torch.from_numpy(np.zeros((1, *targets.shape[1:]), targets.dtype))
         read = {"places": torch.zeros(1, dtype=torch.int64), "labels": label, "weights": torch.zeros(1)}
-        return LabelledBatch(**empty_sequence(self.tokenizer), **read)
+        masked = self.masking.nothing() if self.masking else None
+        return LabelledBatch(**empty_sequence(self.tokenizer), **read, masked=masked)
 
     def identify(self, texts: np.ndarray) -> list[str]:
         """Where the rows of the texts are, as for a person: "train.jsonl:17"."""
@@ -297,6 +306,7 @@ class BatchMaker(Maker):
             places=torch.from_numpy(np.repeat(packed.sequence_starts[:-1], counts) + encoded.place[chosen]),
             labels=torch.from_numpy(encoded.targets[items]),
             weights=torch.from_numpy((1 / self._num_places[items]).astype(np.float32)),
+            masked=self.masking.copy(packed, sequences) if self.masking else None,
         )
 
     def _places(self, sequences: np.ndarray) -> np.ndarray:

@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
@@ -13,17 +15,19 @@ from pretrain.engine.distributed import World
 from pretrain.engine.folder import claimed
 from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
+from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
-from .finetuning import run_seeds
-from .metrics import combined, spread
+from .finetuning import outputs_of_seeds, run_seeds
+from .intervals import paired
+from .metrics import spread
 from .report import score
-from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search
+from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search, with_task
 from .settings import SCRATCH, FinetuneError, FinetuneSettings
 from .tasks import Task
 
 _MOST_COLUMNS = 4
 # Of a model's results; the baselines have no rate.
-_KEPT = ("validation", "test", "learning_rate", "learning_rates_tried", "restarts", "learned_nothing")
+_KEPT = ("validation", "test", "learning_rate", "learning_rates_tried", "grid", "restarts", "learned_nothing")
 
 
 def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
@@ -41,23 +45,37 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
         runs = named_runs(replace(settings, out=str(out)), world)
         dataset = read_dataset(settings, task)
+        with_task(settings, dataset.task)
         if world.is_main:
             write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
         models = {}
         for name, run in runs.items():
             say(f"\n=== {name}")
             with claimed(Path(run.out)) if world.is_main else nullcontext():
-                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption)
+                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption, with_baselines=False)
         if world.is_main:
-            write_comparison(settings, out, dataset, models)
+            write_comparison(settings, out, dataset, models, {name: Path(run.out) for name, run in runs.items()})
     return out
 
 
-def write_comparison(settings: FinetuneSettings, out: Path, dataset: Dataset, models: dict[str, dict]) -> None:
-    """Add the baselines to the models' results; write and say the table."""
-    models = models | run_baselines(settings, dataset)
-    task = dataset.task
-    results = table_of(task, models, "test" if dataset.test else "validation") | {"rows": dataset.rows()}
+def write_comparison(
+    settings: FinetuneSettings, out: Path, dataset: Dataset, models: dict[str, dict], folders: dict[str, Path]
+) -> None:
+    """Add the baselines to the models' results; write and say the table.
+
+    Args:
+        folders: of the models' runs.
+    """
+    task, split = dataset.task, "test" if dataset.test else "validation"
+    of_baselines: dict[str, tuple[Task, dict[str, np.ndarray]]] = {}
+    models = models | run_baselines(settings, dataset, of_baselines)
+    results = table_of(task, models, split) | {"rows": dataset.rows(), "paired": {}}
+    if dataset.test:
+        # The validation texts have chosen epochs and seeds: there a model is better than it is.
+        seeds = {name: outputs_of_seeds(folder, task, split) for name, folder in folders.items()}
+        seeds |= {name: [(tuned, outputs[split])] for name, (tuned, outputs) in of_baselines.items()}
+        first = seeds.pop(results["reference"])
+        results["paired"] = paired(first, seeds, task.targets(dataset.test), dataset.test)
     table = comparison_table(task, results)
     write_text(out / "comparison.md", table)
     write_json(out / "results.json", results)
@@ -96,18 +114,6 @@ def _folder_name(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "-")
 
 
-def run_baselines(settings: FinetuneSettings, dataset: Dataset) -> dict[str, dict]:
-    """What methods without any pretraining reach on the same texts."""
-    task, held_out = dataset.task, dataset.held_out()
-    results = {}
-    say(f"\n=== {', '.join(task.baseline_names)}")
-    for name, outputs in task.baselines(dataset.train, held_out, settings).items():
-        tuned = task.tuned(task.targets(held_out["validation"]), outputs["validation"])
-        scores = {split: combined([tuned.scores(task.targets(held_out[split]), p)]) for split, p in outputs.items()}
-        results[name] = {"validation": None, "test": None, **scores}
-    return results
-
-
 def table_of(task: Task, models: dict[str, dict], shown: str) -> dict:
     """The models' results and the differences of the first one to each other one."""
     kept = {name: {use: found.get(use) for use in _KEPT} for name, found in models.items()}
@@ -116,7 +122,8 @@ def table_of(task: Task, models: dict[str, dict], shown: str) -> dict:
     differences = {}
     for name, found in kept.items():
         if name != reference:
-            differences[name] = {metric: difference(first[metric], found[shown][metric]) for metric in task.metrics}
+            both = [metric for metric in task.metrics if metric in first and metric in found[shown]]
+            differences[name] = {metric: difference(first[metric], found[shown][metric]) for metric in both}
     return {"models": kept, "reference": reference, "differences": differences, "shown": shown}
 
 
@@ -138,22 +145,42 @@ def comparison_table(task: Task, results: dict) -> str:
     for name, found in results["models"].items():
         cells.append([name, *(score(found[shown][metric]) for metric in columns.values()), _rate(found)])
     for name, found in results["differences"].items():
-        scores = (score(found[metric], "+") for metric in columns.values())
-        cells.append([f"{reference} minus {name}", *scores, ""])
+        cells.append([f"{reference} minus {name}", *(score(found[m], "+") for m in columns.values()), ""])
+        if results["paired"]:
+            of_texts = results["paired"][name]
+            cells.append(["its 95 % interval", *(_interval(of_texts.get(metric)) for metric in columns.values()), ""])
     header, *rows = (f"| {' | '.join(row)} |" for row in cells)
     line = "|---" * len(cells[0]) + "|"
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     notes = [f"{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed."]
+    if results["paired"]:
+        notes.append(f"Intervals of differences, and p, are over resamples of the {shown} texts.")
+    else:
+        notes.append("The validation texts have chosen epochs and seeds: give --test to see which difference is real.")
     if any(found["learning_rates_tried"] for found in results["models"].values()):
-        notes.append("Each model has the learning rate in brackets that was best for it on the validation texts.")
+        notes.append(
+            "Each model has the learning rate that was best for it on the validation texts, of those in brackets."
+        )
+    if any(found["grid"] for found in results["models"].values()):
+        notes.append("Each model has what was best for it on the validation texts among the paper's grid.")
     notes += [_trouble(name, found) for name, found in results["models"].items() if found["restarts"]]
     return "\n".join([header, line, *rows]) + "\n\n" + "\n".join(notes) + "\n"
 
 
+def _interval(found: dict | None) -> str:
+    """The interval of a difference, and its p."""
+    if found is None or found["interval"] is None:
+        return "undefined"
+    low, high = found["interval"]
+    return f"{low:+.3f} to {high:+.3f}, p {found['p']:.3f}"
+
+
 def _rate(found: dict) -> str:
-    """The learning rate of a model, with those it was chosen among."""
+    """The learning rate of a model, with those it was chosen among, or what was chosen of the grid."""
     if not found["learning_rate"]:
         return ""
+    if found["grid"]:
+        return found["grid"]["chosen"]
     tried = ", ".join(found["learning_rates_tried"] or ())
     return f"{found['learning_rate']:g}" + (f" ({tried})" if tried else "")
 

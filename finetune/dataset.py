@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from data_prep.console.screen import say
+from data_prep.text.cells import is_text
 
 from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
 from .settings import FinetuneError, FinetuneSettings
@@ -19,6 +20,7 @@ VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
 SAMPLED_TEXTS = 1_000
+MOST_PARTS = 50
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,8 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     Raises:
         FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).
     """
-    task = task or task_of(settings)
-    columns = columns_of_file(
-        task,
-        settings.train,
-        settings.encoding,
-        settings.text_column,
-        settings.label_column,
-        settings.group_column,
-        settings.show_text == "yes",
-    )
-    bad = BadRows(settings.skip_bad_rows)
-    train = list(read_rows(task, settings.train, settings.encoding, columns, bad))
-    show_text = settings.show_text == "yes"
-    task = task.fitted(train, columns, settings)
+    bad, show_text = BadRows(settings.skip_bad_rows), settings.show_text == "yes"
+    task, columns, train = read_training_rows(settings, task, bad)
     others = {}
     for name, path in (("validation", settings.validation), ("test", settings.test)):
         if path is not None:
@@ -79,8 +69,36 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
             few = f'values of "{columns.group}"' if columns.group else "texts"
             raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
     dataset = Dataset(task, columns, train, others["validation"], others.get("test", []))
-    _describe(dataset, is_split=settings.validation is None)
+    check_parts(columns, list(chain(*dataset.held_out().values())), settings)
+    describe(dataset, is_split=settings.validation is None)
     return dataset
+
+
+def read_training_rows(
+    settings: FinetuneSettings, task: Task | None, bad: BadRows
+) -> tuple[Task, Columns, list[Example]]:
+    """The rows of `--train`, their columns, and the task as they define it."""
+    task = task or task_of(settings)
+    columns = columns_of_file(
+        task,
+        settings.train,
+        settings.encoding,
+        settings.text_column,
+        settings.label_column,
+        settings.group_column,
+        settings.report_by,
+        settings.show_text == "yes",
+    )
+    rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
+    return task.fitted(rows, columns, settings), columns, rows
+
+
+def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
+    """What cannot be parted: the copies of a text, or all texts of a group."""
+    return [
+        _content_hash(example, purpose) if example.group is None else _hash("group", purpose, example.group)
+        for example in examples
+    ]
 
 
 def _rows_of(
@@ -106,12 +124,7 @@ def split(
     Returns:
         (the rest, those held back), both in the order of `examples`.
     """
-    contents = [_content_hash(example, purpose) for example in examples]
-    # What cannot be parted: the copies of a text, or all texts of a group.
-    units = [
-        content if example.group is None else _hash("group", purpose, example.group)
-        for example, content in zip(examples, contents, strict=True)
-    ]
+    contents, units = [_content_hash(example, purpose) for example in examples], units_of(examples, purpose)
     rows = Counter(units)
     texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
     labels: dict[bytes, list[str]] = {}
@@ -150,7 +163,12 @@ def _hash(*parts: str) -> bytes:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _describe(dataset: Dataset, is_split: bool) -> None:
+def describe(dataset: Dataset, is_split: bool) -> None:
+    """Say what is in the texts and what speaks against them.
+
+    Args:
+        is_split: the validation texts were held back of the training ones.
+    """
     say(f"Columns: {dataset.columns}.")
     sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
@@ -182,6 +200,20 @@ def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
     doubtful = sum(len(found) > 1 for found in classes.values())
     if doubtful:
         say(f"{doubtful:,} texts occur with several labels.")
+
+
+def check_parts(columns: Columns, rows: Sequence[Example], settings: FinetuneSettings) -> None:
+    """Raises FinetuneError where `--report-by` names no column of a few values, or one of texts that are not to be
+    shown."""
+    values = {row.part for row in rows} - {None}
+    if settings.show_text == "no" and any(map(is_text, values)):
+        raise FinetuneError(f'--report-by "{columns.part}" has texts as values, which would be shown: give a column of '
+                            "short names")  # fmt: skip
+    if len(values) > MOST_PARTS:
+        raise FinetuneError(
+            f'--report-by "{columns.part}" has {len(values):,} different values: give a column of at most '
+            f"{MOST_PARTS}, a site or a year"
+        )
 
 
 def _warn_of_groups(dataset: Dataset, is_split: bool) -> None:

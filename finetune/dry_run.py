@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +20,18 @@ from pretrain.engine.progress import clock
 from pretrain.engine.settings import Budget
 from pretrain.engine.step import Learner
 
+from .auxiliary import Masking
 from .batches import BatchMaker, Encoded, TextStream
-from .dataset import Dataset, read_dataset, sampled
-from .finetuning import candidate_rates, cut_sentence
+from .dataset import Dataset, describe, read_dataset, sampled
+from .finetuning import cut_sentence, ways
+from .folds import folds
+from .learning_curve import growing, with_seeds
 from .predictor import outputs
 from .resolve import check_model, model_config, resolve, with_budget, with_search, with_task
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
+from .training import depth_rates, learned
 
 _EXAMPLES_SHOWN = 3
 _STEPS = 9
@@ -39,11 +44,14 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
             check_model(model, model_config(model))
     settings = resolve(with_search(settings) if settings.compare else settings)
     torch.set_num_threads(settings.threads)
-    dataset = read_dataset(settings, task)
+    parts = list(folds(settings, task)) if settings.folds else [read_dataset(settings, task)]
+    if settings.folds:
+        describe(parts[0], is_split=True)
+    parts = growing(parts[0]) if settings.learning_curve else parts
+    dataset, settings = parts[-1], with_seeds(settings, parts[:1])
     task = dataset.task
-    settings = with_task(with_budget(settings, len(dataset.train)), task)
-    rates = candidate_rates(settings) if settings.learning_rate == "search" else [settings.learning_rate]
-    settings = replace(settings, learning_rate=rates[0])
+    trainings = [each for part in parts for each in planned(with_budget(settings, len(part.train)), len(part.train))]
+    settings = with_task(max((each.settings for each in trainings), key=lambda each: each.batch_size), task)
     tokenizer = WordPieceTokenizer.load(settings.model)
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
@@ -51,17 +59,57 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     if settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)
-    if settings.freeze_encoder:
-        model.freeze_encoder()
-    learner = Learner(settings, model, task.objective(train, settings), settings.seed)
-    maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens)
+    objective = learned(settings, task.objective(train, settings), model)
+    learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model.config))
+    masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None
+    maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens, masking=masking)
     batches = Batches(TextStream(train, settings.seed), maker, settings.batch_size, Position(), World())
     seconds = seconds_a_step(learner, batches, _STEPS)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
     outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_text = (time.monotonic() - began) / validation.num_texts
-    _print_plan(settings, rates, learner, dataset, seconds, seconds_a_text)
+    _print_plan(settings, trainings, learner, dataset, seconds / settings.batch_size, seconds_a_text)
+
+
+class Training(NamedTuple):
+    """One of the trainings of a run."""
+
+    settings: FinetuneSettings
+    rows: int
+    """Training texts."""
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return math.ceil(self.rows / self.settings.batch_size)
+
+    def seconds(self, a_text: float, evaluating: float) -> float:
+        """How long it takes.
+
+        Args:
+            a_text: seconds of training.
+            evaluating: seconds of an evaluation.
+        """
+        budget = Budget.parse(self.settings.budget)
+        if not budget.is_counted:
+            return budget.amount
+        training = self.steps(a_text, evaluating) * self.settings.batch_size * a_text
+        return training + (self.settings.evaluations + 1) * evaluating
+
+    def steps(self, a_text: float, evaluating: float) -> float:
+        """How many steps it has."""
+        budget = Budget.parse(self.settings.budget)
+        if not budget.is_counted:
+            left = budget.amount - (self.settings.evaluations + 1) * evaluating
+            return max(0.0, left) / (a_text * self.settings.batch_size)
+        return budget.amount * (self.steps_an_epoch if budget.unit == "epochs" else 1)
+
+
+def planned(settings: FinetuneSettings, rows: int) -> list[Training]:
+    """The trainings on so many texts: the first seed in each of the `finetuning.ways`, the others in the longest."""
+    first = [Training(replace(settings, **changes), rows) for changes in ways(settings).values()]
+    longest = max(first, key=lambda each: Budget.parse(each.settings.budget).amount)
+    return [*first, *[longest] * (settings.seeds - 1)]
 
 
 def _encoded(
@@ -82,38 +130,36 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokeniz
 
 def _print_plan(
     settings: FinetuneSettings,
-    rates: Sequence[float],
+    trainings: Sequence[Training],
     learner: Learner,
     dataset: Dataset,
-    step_seconds: float,
     seconds_a_text: float,
+    evaluating_a_text: float,
 ) -> None:
-    budget, num_texts = Budget.parse(settings.budget), len(dataset.train)
-    steps_an_epoch = math.ceil(num_texts / settings.batch_size)
-    evaluating = (settings.evaluations + 1) * len(dataset.validation) * seconds_a_text
-    evaluating += len(dataset.test) * seconds_a_text
-    if budget.unit == "seconds":
-        seconds, steps = budget.amount, max(0.0, budget.amount - evaluating) / step_seconds
-    else:
-        steps = budget.amount * (steps_an_epoch if budget.unit == "epochs" else 1)
-        seconds = steps * step_seconds + evaluating
+    evaluating = len(dataset.validation) * evaluating_a_text
     models = 1 + len(settings.compare)
-    # The first seed is trained at each rate, the others at the best.
-    runs = (settings.seeds + len(rates) - 1) * models
+    runs = len(trainings) * models
+    seconds = sum(each.seconds(seconds_a_text, evaluating) for each in trainings) * models
+    seconds += runs * len(dataset.test) * evaluating_a_text
+    longest = max(trainings, key=lambda each: each.steps(seconds_a_text, evaluating))
+    steps = longest.steps(seconds_a_text, evaluating)
+    budgets = list(dict.fromkeys(each.settings.budget for each in trainings))
+    rates = dict.fromkeys(f"{each.settings.learning_rate:g}" for each in trainings)
     needs = Needs(settings, learner, steps)
-    disk = needs.checkpoints + (settings.seeds + len(rates)) * models * needs.weights
+    disk = needs.checkpoints + (runs + models) * needs.weights
     say_plan(
         {
             "model": f"{parameter_count(learner.model.config):,} parameters",
-            "budget": f"{settings.budget} for each of {runs} runs" if runs > 1 else settings.budget,
-            "steps": f"about {steps:,.0f} of {settings.batch_size} texts ({steps / steps_an_epoch:.1f} epochs)",
-            "speed": f"{settings.batch_size / step_seconds:,.0f} texts/s, {step_seconds:.2f} s a step",
-            "learning rate": " or ".join(f"{rate:g}" for rate in rates),
+            "budget": " or ".join(budgets) + (f" for each of {runs} runs" if runs > 1 else ""),
+            "steps": f"about {steps:,.0f} of {longest.settings.batch_size} texts "
+            f"({steps / longest.steps_an_epoch:.1f} epochs)" + (", the longest" if len(budgets) > 1 else ""),
+            "speed": f"{1 / seconds_a_text:,.0f} texts/s, {settings.batch_size * seconds_a_text:.2f} s a step",
+            "learning rate": " or ".join(rates),
             "arithmetic": f"{settings.precision} on {settings.device}",
-            "time": clock(seconds * runs),
+            "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
             "disk": f"about {disk / 1e9:.2f} GB",
-            "nearest run measured": _nearest(num_texts),
+            "nearest run measured": _nearest(len(dataset.train)),
         }
     )
     if needs.warning:

@@ -3,9 +3,11 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -23,10 +25,13 @@ from pretrain.engine.progress import clock
 from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 
 from . import report
+from .baselines import run_baselines
 from .batches import Encoded
 from .dataset import Dataset, read_dataset
+from .intervals import by_part, intervals
 from .metrics import combined
 from .model_card import model_card
+from .predictor import ENSEMBLE_FILE, seeds_of
 from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget, with_task
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
@@ -54,9 +59,18 @@ def resolved(settings: FinetuneSettings, out: Path) -> FinetuneSettings:
 
 
 def run_seeds(
-    settings: FinetuneSettings, out: Path, dataset: Dataset, world: World, interruption: Interruption
+    settings: FinetuneSettings,
+    out: Path,
+    dataset: Dataset,
+    world: World,
+    interruption: Interruption,
+    with_baselines: bool = True,
 ) -> dict:
-    """Train every seed that is not finished, then write down and say what they reached; returns results.json."""
+    """Train every seed that is not finished, then write down and say what they reached; returns results.json.
+
+    Args:
+        with_baselines: whether what learns without a BERT stands beside it.
+    """
     settings = with_task(with_budget(settings, len(dataset.train)), dataset.task)
     torch.set_num_threads(settings.threads)
     seeds = range(settings.seed, settings.seed + settings.seeds)
@@ -64,7 +78,7 @@ def run_seeds(
 
     def finished() -> dict | None:
         refuse_fewer_seeds(out, seeds)
-        return finished_results(out, seeds, material.digest)
+        return finished_results(out, seeds, material.digest, settings.report_by)
 
     results = world.from_main(finished)
     if results:
@@ -73,23 +87,25 @@ def run_seeds(
     if world.is_main:
         write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
     introduce(settings)
-    tried = None
-    if settings.learning_rate == "search":
-        search = RateSearch(settings, out, material, world, interruption).found()
-        settings, tried = replace(settings, learning_rate=search["learning_rate"]), search["tried"]
+    searched = {"learning_rates_tried": None, "grid": None}
+    if len(candidates := ways(settings)) > 1:
+        name = "grid" if settings.grid == "paper" else "rates"
+        search = Search(settings, out, material, world, interruption, candidates, name)
+        chosen = search.found()
+        settings, searched = search.settings_of(chosen), searched | search.results(chosen)
     found = []
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
         found.append(SeedTraining(settings, seed, out / _seed_name(seed), material, world, interruption).results())
     best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
-    return world.from_main(lambda: Results(settings, out, dataset, found, best, tried).write())
+    return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))
 
 
-def finished_results(out: Path, seeds: range, digest: str) -> dict | None:
-    """The content of results.json, if it is that of these seeds on these texts; else None."""
+def finished_results(out: Path, seeds: range, digest: str, report_by: str | None) -> dict | None:
+    """The content of results.json, if it is that of these seeds on these texts, by these parts; else None."""
     results = read_object(out / "results.json", data=str, validation=dict)
-    if results is None or results["data"] != digest:
+    if results is None or results["data"] != digest or results.get("report_by") != report_by:
         return None
     finished = [scores["seeds"] for scores in results["validation"].values() if "seeds" in scores]
     return results if finished and len(finished[0]) == len(seeds) else None
@@ -145,13 +161,45 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings) -> str:
 def introduce(settings: FinetuneSettings) -> None:
     """Say what was chosen."""
     start = "from scratch, in the shape of" if settings.from_scratch else "from"
-    rate = "a learning rate to be found" if settings.learning_rate == "search" else f"{settings.learning_rate:g}"
     seeds = f", {settings.seeds} seeds of which the best is kept" if settings.seeds > 1 else ""
+    if settings.grid == "paper":
+        how = f" with what is best of {len(paper_grid(settings))} ways, {settings.optimizer}"
+    else:
+        rate = "a learning rate to be found" if settings.learning_rate == "search" else f"{settings.learning_rate:g}"
+        how = f" for {settings.budget}: {settings.batch_size} texts a step, {settings.optimizer} at {rate}"
     say(
-        f"Fine-tuning {start} {settings.model} for {settings.budget}: {settings.batch_size} texts a step, "
-        f"{settings.optimizer} at {rate}, dropout {settings.dropout:g}, {settings.precision} on "
+        f"Fine-tuning {start} {settings.model}{how}, dropout {settings.dropout:g}, {settings.precision} on "
         f"{settings.device}{seeds}.\n{Machine.here(settings.device)}."
     )
+
+
+def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
+    """What a finished seed's model made of held-out texts: float32 [I, C].
+
+    Raises:
+        FinetuneError: the file is damaged.
+    """
+    path = seed_folder / "probabilities.npz"
+    try:
+        with np.load(path) as stored:
+            found: np.ndarray = stored[split]
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise FinetuneError(f"{path} is damaged: remove {seed_folder} to train this seed again") from error
+    return found
+
+
+def outputs_of_seeds(out: Path, task: Task, split: str) -> list[tuple[Task, np.ndarray]]:
+    """Of each seed of a finished run the task as this seed decided it, and its outputs for held-out texts."""
+    folders = [Path(model).parent for model in seeds_of(out)]
+    decisions = [(read_object(folder / "results.json") or {}).get("decision", {}) for folder in folders]
+    return [(task.with_decision(d), outputs_of(folder, split)) for d, folder in zip(decisions, folders, strict=True)]
+
+
+def kept_seed(out: Path, results: Mapping[str, Any], task: Task, split: str) -> tuple[Task, np.ndarray]:
+    """The task of a finished run as its best seed decided it, and this seed's outputs for held-out texts."""
+    folder = out / _seed_name(results["best_seed"])
+    decision = (read_object(folder / "results.json") or {}).get("decision", {})
+    return task.with_decision(decision), outputs_of(folder, split)
 
 
 class Results:
@@ -160,29 +208,23 @@ class Results:
     Args:
         found: results of each seed.
         best: those of the seed that is best on the validation texts.
-        tried: the learning rates that this one was chosen among, each with its validation scores.
+        searched: what was tried on the validation texts before, for results.json.
     """
 
     def __init__(self, settings: FinetuneSettings, out: Path, dataset: Dataset, found: list[dict], best: dict,
-                 tried: dict[str, dict] | None = None):  # fmt: skip
+                 searched: dict[str, Any]):  # fmt: skip
         self.settings, self.out, self.dataset, self.found = settings, out, dataset, found
-        self.best, self.tried = best, tried
+        self.best, self.searched = best, searched
         self.task = dataset.task.with_decision(best.get("decision", {}))
         self.seed_folder = out / _seed_name(self.best["seed"])
         # What one seed does is shown on the texts that chose nothing, if there are any.
         split = "test" if dataset.test else "validation"
-        examples = dataset.held_out()[split]
-        path = self.seed_folder / "probabilities.npz"
-        try:
-            with np.load(path) as stored:
-                outputs = stored[split]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise FinetuneError(f"{path} is damaged: remove {self.seed_folder} to train this seed again") from error
+        examples, outputs = dataset.held_out()[split], outputs_of(self.seed_folder, split)
         self.shown = HeldOut(split, best["seed"], examples, self.task.targets(examples), outputs)
 
-    def write(self) -> dict:
+    def write(self, with_baselines: bool = True) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
-        results = self._results()
+        results = self._results() | {"baselines": run_baselines(self.settings, self.dataset) if with_baselines else {}}
         self._write_final(results)
         self.task.write_files(self.out, self.shown, self.settings)
         write_json(self.out / "results.json", results)
@@ -190,21 +232,55 @@ class Results:
         return results
 
     def _results(self) -> dict:
-        test = [found["test"] for found in self.found]
+        scores, shown = [self._scores(found) for found in self.found], self.shown
         return {
-            "validation": combined([found["validation"] for found in self.found]),
-            "test": combined(test) if self.dataset.test else None,
+            "validation": combined([found["validation"] for found in scores]),
+            "test": combined([found["test"] for found in scores]) if self.dataset.test else None,
+            "intervals": {shown.split: intervals(self.task, shown.targets, shown.outputs, shown.examples)},
+            "ensemble": self._ensemble(),
+            "report_by": self.settings.report_by,
+            "by": self._by(),
             **self.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
             "learning_rate": self.settings.learning_rate,
-            "learning_rates_tried": self.tried,
+            **self.searched,
             "restarts": sum(len(found["restarts"]) for found in self.found),
             "learned_nothing": [found["seed"] for found in self.found if found["learned_nothing"]],
             "rows": self.dataset.rows(),
             "seconds": round(sum(found["seconds"] for found in self.found), 1),
             "data": self.best["data"],
         }
+
+    def _scores(self, found: dict) -> dict[str, dict]:
+        """Those of a seed, from its outputs: one that an earlier release trained has written fewer down."""
+        task, folder = self.dataset.task.with_decision(found.get("decision", {})), self.out / _seed_name(found["seed"])
+        held_out = self.dataset.held_out().items()
+        return {split: task.scores(task.targets(rows), outputs_of(folder, split)) for split, rows in held_out}
+
+    def _ensemble(self) -> dict | None:
+        """What the mean of the seeds' outputs reaches, and ensemble.json; None for one seed."""
+        if len(self.found) < 2:
+            return None
+        folders = [self.out / _seed_name(found["seed"]) for found in self.found]
+        held_out, task = self.dataset.held_out(), self.dataset.task
+        means = {
+            split: np.mean([outputs_of(folder, split) for folder in folders], axis=0, dtype=np.float32)
+            for split in held_out
+        }
+        task = task.tuned(task.targets(held_out["validation"]), means["validation"])
+        write_json(self.out / ENSEMBLE_FILE, {"decision": task.decision()})
+        scores = {
+            split: task.scores(task.targets(rows), task.finished(means[split])) for split, rows in held_out.items()
+        }
+        return {"validation": None, "test": None, **scores}
+
+    def _by(self) -> dict[str, dict]:
+        """Of the split that is shown, if parts are asked for."""
+        shown = self.shown
+        if not self.dataset.columns.part:
+            return {}
+        return {shown.split: by_part(self.task, shown.targets, shown.outputs, shown.examples)}
 
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
@@ -216,7 +292,15 @@ class Results:
 
     def _say(self, results: dict) -> None:
         task = self.task
-        say(f"\n{report.scores_table(task.shown, results['validation'], results['test'])}")
+        say(f"\n{report.scores_table(task.shown, results['validation'], results['test'], results['intervals'])}")
+        if results["ensemble"]:
+            reached = results["ensemble"][self.shown.split]
+            shown = ", ".join(f"{title} {report.number(reached[name])}" for title, name in list(task.shown.items())[:3])
+            say(f"mean of the seeds' outputs (finetune.predict --ensemble), {self.shown.split}: {shown}")
+        for split, found in results["by"].items():
+            say(f"\n{report.parts_table(task.shown, found, f'{split}, by {self.dataset.columns.part}')}")
+        if results["baselines"]:
+            say(f"\n{report.baselines_table(task.shown, results['baselines'], self.shown.split)}")
         for sentence in task.tell(self.out, results, self.best, self.shown, self.settings.seeds):
             say(sentence)
         say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}. Try it:")
@@ -233,56 +317,105 @@ def candidate_rates(settings: FinetuneSettings) -> list[float]:
     return [float(f"{share * usual:.2g}") for share in RATE_SHARES]
 
 
-class RateSearch:
-    """A training at each rate with the first seed; that of the best rate stays as this seed's.
+def ways(settings: FinetuneSettings) -> dict[str, dict[str, Any]]:
+    """What to choose among on the validation texts: a name -> what it changes in the settings."""
+    if settings.grid == "paper":
+        return paper_grid(settings)
+    if settings.learning_rate != "search":
+        return {f"{settings.learning_rate:g}": {}}
+    return {f"{rate:g}": {"learning_rate": rate} for rate in candidate_rates(settings)}
+
+
+def paper_grid(settings: FinetuneSettings) -> dict[str, dict[str, Any]]:
+    """The grid of the paper (Devlin et al. 2019, section A.3), its rates scaled to the model as `auto` is: name ->
+    settings."""
+    usual, of_base = candidate_rates(settings)[1], (5e-5, 3e-5, 2e-5)
+    found = {}
+    for size in (16, 32):
+        for rate in of_base:
+            for epochs in (2, 3, 4):
+                scaled = float(f"{usual * rate / of_base[0]:.2g}")
+                found[f"{size} texts, {scaled:g}, {epochs} epochs"] = {
+                    "grid": "none", "batch_size": size, "learning_rate": scaled, "budget": f"{epochs}epochs",
+                    "evaluations": epochs,
+                }  # fmt: skip
+    return found
+
+
+class Search:
+    """A training with the first seed for each of several candidates; that of the best one stays as this seed's.
 
     Args:
-        out: the run's folder. rates.json there says what was found; rates/ holds the trainings until then.
+        out: the run's folder. NAME.json there says what was found; NAME/ holds the trainings until then.
+        candidates: what each changes in the settings, by a name.
+        name: "rates" or "grid".
     """
 
     def __init__(self, settings: FinetuneSettings, out: Path, material: Material, world: World,
-                 interruption: Interruption):  # fmt: skip
+                 interruption: Interruption, candidates: Mapping[str, Mapping[str, Any]], name: str):  # fmt: skip
         self.settings, self.out, self.material = settings, out, material
-        self.world, self.interruption = world, interruption
+        self.world, self.interruption, self.candidates, self.name = world, interruption, candidates, name
 
     def found(self) -> dict:
-        """{"learning_rate": the best, "tried": {rate: validation scores}, "data": digest}, from rates.json or now."""
+        """{"chosen": the best candidate, "tried": {candidate: validation scores}, "data": digest}."""
         found = self.world.from_main(self._before)
         if not found:
-            tried = {f"{rate:g}": self._tried(rate) for rate in candidate_rates(self.settings)}
+            tried = {name: self._tried(name) for name in self.candidates}
             found = self.world.from_main(lambda: self._choose(tried))
-        self.world.from_main(lambda: self._keep(f"{found['learning_rate']:g}"))
+        self.world.from_main(lambda: self._keep(found["chosen"]))
         return found
 
+    def results(self, found: dict) -> dict[str, Any]:
+        """For results.json."""
+        if self.name == "rates":
+            return {"learning_rates_tried": found["tried"]}
+        return {"grid": {"chosen": found["chosen"], "tried": found["tried"]}}
+
+    def settings_of(self, found: dict) -> FinetuneSettings:
+        """The settings with what was chosen."""
+        return replace(self.settings, **self.candidates[found["chosen"]])
+
     def _before(self) -> dict | None:
-        path = self.out / "rates.json"
+        path = self.out / f"{self.name}.json"
         if not path.exists():
             return None
-        found = read_object(path, data=str, learning_rate=float, tried=dict)
-        if found and found["data"] == self.material.digest and f"{found['learning_rate']:g}" in found["tried"]:
+        found = read_object(path, data=str, tried=dict)
+        if found and "learning_rate" in found:
+            # As rates.json was written before there was a grid.
+            found["chosen"] = f"{found.pop('learning_rate'):g}"
+        if (
+            found
+            and found["data"] == self.material.digest
+            and found.get("chosen") in {*found["tried"]} & {*self.candidates}
+        ):
             return found
         raise FinetuneError(f"{path} is damaged, or of other texts: give another --out")
 
-    def _tried(self, rate: float) -> dict[str, float]:
-        say(f"\nLearning rate {rate:g}, seed {self.settings.seed}:")
-        settings, folder = replace(self.settings, learning_rate=rate), self.out / "rates" / f"{rate:g}"
+    def _folder(self, name: str) -> Path:
+        return self.out / self.name / name.replace(", ", "-").replace(" ", "-")
+
+    def _tried(self, name: str) -> dict[str, float]:
+        what = "Learning rate " if self.name == "rates" else ""
+        say(f"\n{what}{name}, seed {self.settings.seed}:")
+        settings = replace(self.settings, **self.candidates[name])
         training = SeedTraining(
-            settings, settings.seed, folder, self.material, self.world, self.interruption, most_restarts=0
+            settings, settings.seed, self._folder(name), self.material, self.world, self.interruption, most_restarts=0
         )
         return training.results()["validation"]
 
     def _choose(self, tried: dict[str, dict[str, float]]) -> dict:
-        best = min(tried, key=lambda rate: self.material.dataset.task.judge(tried[rate], self.settings.metric))
-        found = {"learning_rate": float(best), "tried": tried, "data": self.material.digest}
-        write_json(self.out / "rates.json", found)
         metric = self.settings.metric
-        reached = ", ".join(f"{rate}: {report.number(scores[metric])}" for rate, scores in tried.items())
-        say(f"\nLearning rate {best} is the best on the validation texts ({metric.replace('_', '-')} {reached}).")
+        best = min(tried, key=lambda name: self.material.dataset.task.judge(tried[name], metric))
+        found = {"chosen": best, "tried": tried, "data": self.material.digest}
+        write_json(self.out / f"{self.name}.json", found)
+        reached = "; ".join(f"{name}: {report.number(scores[metric])}" for name, scores in tried.items())
+        what = "Learning rate " if self.name == "rates" else ""
+        say(f"\n{what}{best} is the best on the validation texts ({metric.replace('_', '-')} {reached}).")
         return found
 
-    def _keep(self, rate: str) -> None:
-        """Give the training at the best rate the name of its seed, and remove the others."""
-        training, seed = self.out / "rates" / rate, self.out / _seed_name(self.settings.seed)
+    def _keep(self, name: str) -> None:
+        """Give the training of the best one the name of its seed, and remove the others."""
+        training, seed = self._folder(name), self.out / _seed_name(self.settings.seed)
         if training.exists() and not seed.exists():
             os.replace(training, seed)
-        shutil.rmtree(self.out / "rates", ignore_errors=True)
+        shutil.rmtree(self.out / self.name, ignore_errors=True)

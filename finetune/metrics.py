@@ -1,8 +1,8 @@
 """How good predictions are, beside what a classifier without a BERT reaches: always the same answer, and word counts
 with a linear model.
 
-C classes, n texts. Gold labels are np.int64 [n], probabilities np.float32 [n, C]; the prediction is the class of the
-largest probability, the first of several that are equal.
+C classes, n texts. Gold labels are np.int64 [n], probabilities np.float32 [n, C]; the prediction is what is given as
+such (int64 [n]), else the class of the largest probability, the first of several that are equal.
 """
 
 import warnings
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from .operating_point import rates
+from .ranking import Ranking, calibration_error
 from .tags import entities, parts
 
 METRICS = (
@@ -21,22 +23,36 @@ METRICS = (
     "weighted_recall",
     "weighted_f1",
     "mcc",
+    "auroc",
+    "average_precision",
+    "calibration_error",
     "loss",
 )
+OF_TWO = ("sensitivity", "specificity", "ppv", "npv", "positive_f1", "positive_f2", "positive_f05")
+"""Besides the METRICS, where one of two classes is looked for (see `operating_point.rates`)."""
+# With more classes nobody asks how well each of them is ranked.
+_MOST_RANKED = 100
 # What scikit-learn's log_loss does with float32: a gold class of probability 0 costs 15.9 nats, not infinity.
 _SMALLEST = float(np.finfo(np.float32).eps)
 
 
-def scores(gold: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+def scores(
+    gold: np.ndarray, probabilities: np.ndarray, positive: int | None = None, predicted: np.ndarray | None = None
+) -> dict[str, float | None]:
     """The METRICS of predictions, as scikit-learn defines them with `zero_division=0`.
 
     Macro averages are over the classes that occur among gold labels or predictions; `mcc` is Matthews' correlation for
-    any number of classes (Gorodkin 2004), 0 where one side has a single class; `loss` is the mean negative log
-    probability of the gold class in nats, probabilities below 1.2e-7 counted as that.
+    any number of classes (Gorodkin 2004), 0 where one side has a single class; `auroc` and `average_precision` are of
+    the positive class, or the mean over the classes among the gold labels, each against the rest, and None where there
+    is none, or with over 100 classes; `calibration_error` is that of the answers (see `ranking`); `loss` is the
+    mean negative log probability of the gold class in nats, probabilities below 1.2e-7 counted as that.
+
+    Args:
+        positive: of two classes the one that is looked for, for the scores OF_TWO.
     """
     from sklearn.metrics import matthews_corrcoef, precision_recall_fscore_support
 
-    predicted = probabilities.argmax(axis=1)
+    predicted = probabilities.argmax(axis=1) if predicted is None else predicted
     with warnings.catch_warnings():
         # It warns of few texts, of many classes and of a single class; all three have well-defined scores.
         warnings.simplefilter("ignore", UserWarning)
@@ -47,27 +63,125 @@ def scores(gold: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
         found[f"weighted_{name}"] = float(np.average(column, weights=support))
     of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
     found["loss"] = float(np.log(1 / np.clip(of_gold, _SMALLEST, 1)).mean())
-    return {name: found[name] for name in METRICS}
+    given = probabilities[np.arange(len(gold)), predicted]
+    found["calibration_error"] = calibration_error(given, predicted == gold)
+    found |= _ranked(gold, probabilities, positive, np.ones((1, len(gold))))[0]
+    ordered = {name: found[name] for name in METRICS}
+    return ordered if positive is None else ordered | _of_two(gold, predicted, positive)
 
 
-def per_class(gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str]) -> list[dict]:
+def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.ndarray | None = None):
+    """The scores OF_TWO."""
+    found = rates(gold == positive, predicted == positive, weights)
+    return {name: found[name.removeprefix("positive_")] for name in OF_TWO}
+
+
+def _ranked(
+    gold: np.ndarray, probabilities: np.ndarray, positive: int | None, counts: np.ndarray
+) -> list[dict[str, float | None]]:
+    """`auroc` and `average_precision` of each of several draws of the texts (see `scores`).
+
+    Args:
+        counts: [B, n], how often each text is drawn.
+    """
+    classes = [positive] if positive is not None else range(probabilities.shape[1])
+    rankings = {c: Ranking(probabilities[:, c]) for c in classes} if len(classes) <= _MOST_RANKED else {}
+    found: list[dict[str, float | None]] = []
+    for weights in counts:
+        each = {c: (r.auroc(weights, gold == c), r.average_precision(weights, gold == c)) for c, r in rankings.items()}
+        columns = [[value for value in column if value is not None] for column in zip(*each.values(), strict=True)]
+        means = [float(np.mean(column)) if column else None for column in columns] or [None, None]
+        found.append(dict(zip(("auroc", "average_precision"), means, strict=True)))
+    return found
+
+
+def scores_of_draws(
+    gold: np.ndarray,
+    probabilities: np.ndarray,
+    draws: Sequence[np.ndarray],
+    positive: int | None = None,
+    predicted: np.ndarray | None = None,
+) -> dict[str, Sequence[float | None]]:
+    """The `scores` of draws of the texts, all at once: name -> one for each of B draws.
+
+    Args:
+        draws: B arrays of the numbers of texts, each as often as it is drawn.
+    """
+    from scipy.sparse import csr_array
+
+    n, c = probabilities.shape
+    predicted = probabilities.argmax(1) if predicted is None else predicted
+    right = np.flatnonzero(gold == predicted)
+    counts = _counts_of(draws, n)
+    every = np.arange(n)
+
+    def of_class(texts: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """How often each class is drawn: [B, C]."""
+        return counts @ csr_array((np.ones(len(texts)), (texts, classes)), shape=(n, c)).toarray()
+
+    of_gold, of_given, of_right = of_class(every, gold), of_class(every, predicted), of_class(right, gold[right])
+    total, occurs = counts.sum(1), (of_gold + of_given) > 0
+    found = {"accuracy": of_right.sum(1) / total}
+    columns = {
+        "precision": _ratio(of_right, of_given),
+        "recall": _ratio(of_right, of_gold),
+        "f1": _ratio(2 * of_right, of_gold + of_given),
+    }
+    for name, column in columns.items():
+        found[f"macro_{name}"] = (column * occurs).sum(1) / occurs.sum(1)
+        found[f"weighted_{name}"] = (column * of_gold).sum(1) / total
+    # Gorodkin 2004, equation 8, of the margins.
+    covariance = of_right.sum(1) * total - (of_gold * of_given).sum(1)
+    spread = (total**2 - (of_gold**2).sum(1)) * (total**2 - (of_given**2).sum(1))
+    found["mcc"] = _ratio(covariance, np.sqrt(spread))
+    of_text = probabilities[every, gold].astype(np.float64)
+    found["loss"] = counts @ np.log(1 / np.clip(of_text, _SMALLEST, 1)) / total
+    confidence, is_right = probabilities[every, predicted], predicted == gold
+    found["calibration_error"] = np.array([calibration_error(confidence, is_right, weights) for weights in counts])
+    ranked = _ranked(gold, probabilities, positive, counts)
+    ordered = {name: found[name] if name in found else [each[name] for each in ranked] for name in METRICS}
+    if positive is None:
+        return ordered
+    of_two = [_of_two(gold, predicted, positive, weights) for weights in counts]
+    return ordered | {name: [each[name] for each in of_two] for name in OF_TWO}
+
+
+def _counts_of(draws: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """How often each of n texts is in each draw: float64 [B, n]."""
+    return np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float64)
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole, 0 where that is 0."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def per_class(
+    gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str], predicted: np.ndarray | None = None
+) -> list[dict]:
     """`label`, `precision`, `recall`, `f1` and `support` (gold texts) of every class; an undefined score is 0.0."""
     from sklearn.metrics import precision_recall_fscore_support
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         precision, recall, f1, support = precision_recall_fscore_support(
-            gold, probabilities.argmax(axis=1), labels=np.arange(len(labels)), zero_division=0
+            gold,
+            probabilities.argmax(axis=1) if predicted is None else predicted,
+            labels=np.arange(len(labels)),
+            zero_division=0,
         )
     columns = zip(labels, precision.tolist(), recall.tolist(), f1.tolist(), map(int, support), strict=True)
     return [dict(zip(("label", "precision", "recall", "f1", "support"), row, strict=True)) for row in columns]
 
 
-def confusion(gold: np.ndarray, probabilities: np.ndarray, num_labels: int) -> np.ndarray:
+def confusion(
+    gold: np.ndarray, probabilities: np.ndarray, num_labels: int, predicted: np.ndarray | None = None
+) -> np.ndarray:
     """How many texts of each gold class (rows) were given each class (columns): int64 [C, C]."""
     from sklearn.metrics import confusion_matrix
 
-    return confusion_matrix(gold, probabilities.argmax(axis=1), labels=np.arange(num_labels))
+    predicted = probabilities.argmax(axis=1) if predicted is None else predicted
+    return confusion_matrix(gold, predicted, labels=np.arange(num_labels))
 
 
 def spread(values: Sequence[float | None]) -> dict:
@@ -80,8 +194,9 @@ def spread(values: Sequence[float | None]) -> dict:
 
 
 def combined(results: Sequence[Mapping[str, float]]) -> dict[str, dict]:
-    """The scores of several seeds -> the spread of each metric."""
-    return {name: spread([result[name] for result in results]) for name in results[0]}
+    """The scores of several seeds -> the spread of each metric that all of them have."""
+    names = [name for name in results[0] if all(name in result for result in results)]
+    return {name: spread([result[name] for result in results]) for name in names}
 
 
 def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float]:
@@ -113,6 +228,34 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
 
 def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
+
+
+def multi_label_scores_of_draws(
+    gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, draws: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The `multi_label_scores` of draws of the texts, all at once: name -> [B] (see `scores_of_draws`)."""
+    gold = gold.astype(bool)
+    counts = _counts_of(draws, len(gold))
+    right, of_gold, of_given = (counts @ each.astype(np.float64) for each in (gold & given, gold, given))  # [B, K]
+    occurs, is_gold, total = (of_gold + of_given) > 0, of_gold > 0, counts.sum(1)
+    f1 = _ratio(2 * right, of_gold + of_given)
+    rankings = [Ranking(column) for column in probabilities.T]
+    precisions = np.array([
+        [ranking.average_precision(weights, positive) or 0.0
+         for ranking, positive in zip(rankings, gold.T, strict=True)]
+        for weights in counts
+    ])  # fmt: skip
+    p = np.clip(probabilities.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
+    losses = -np.where(gold, np.log(p), np.log(1 - p)).mean(1)
+    return {
+        "micro_f1": _ratio(2 * right.sum(1), of_gold.sum(1) + of_given.sum(1)),
+        "macro_f1": _ratio((f1 * occurs).sum(1), occurs.sum(1).astype(float)),
+        "micro_precision": _ratio(right.sum(1), of_given.sum(1)),
+        "micro_recall": _ratio(right.sum(1), of_gold.sum(1)),
+        "map": _ratio((precisions * is_gold).sum(1), is_gold.sum(1).astype(float)),
+        "exact_match": counts @ (gold == given).all(1) / total,
+        "loss": counts @ losses / total,
+    }
 
 
 def per_label(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]) -> list[dict]:
@@ -150,15 +293,58 @@ def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[st
     }  # fmt: skip
 
 
+def tagging_scores_of_draws(
+    targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool, draws: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The `tagging_scores`, or `word_scores`, of draws of the texts, all at once: name -> [B].
+
+    Args:
+        of_words: every tag is a type of words, which are no entities.
+        draws: B arrays of the numbers of texts, each as often as it is drawn.
+    """
+    texts, gold = targets.T
+    n = 1 + max(int(texts.max(initial=0)), *(int(draw.max()) for draw in draws))
+    predicted, counts = outputs.argmax(1), _counts_of(draws, n)
+
+    def of_draws(numbers: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """Sums over the texts of what belongs to the texts of these numbers: [B]."""
+        return counts @ np.bincount(numbers, weights, n)
+
+    words, losses = of_draws(texts), np.log(1 / np.clip(outputs[np.arange(len(gold)), gold], _SMALLEST, 1))
+    of_tags = {
+        "accuracy": _ratio(of_draws(texts, predicted == gold), words),
+        "loss": _ratio(of_draws(texts, losses), words),
+    }
+    if of_words:
+        f1, occurs = [], []
+        for label in range(len(labels)):
+            both = of_draws(texts, (gold == label) & (predicted == label))
+            whole = of_draws(texts, gold == label) + of_draws(texts, predicted == label)
+            f1.append(_ratio(2 * both, whole))
+            occurs.append(whole > 0)
+        return {"macro_f1": _ratio(np.sum(f1, axis=0), np.sum(occurs, axis=0).astype(float)), **of_tags}
+    of_gold, given, strict = _found(targets, outputs, labels)
+    number = {name: of_draws(np.array([entity[0] for entity in each], np.int64))
+              for name, each in {"gold": of_gold, "given": given, "strict": strict, "right": of_gold & given,
+                                 "strictly right": of_gold & strict}.items()}  # fmt: skip
+    return {
+        "f1": _ratio(2 * number["right"], number["gold"] + number["given"]),
+        "precision": _ratio(number["right"], number["given"]),
+        "recall": _ratio(number["right"], number["gold"]),
+        "strict_f1": _ratio(2 * number["strictly right"], number["gold"] + number["strict"]),
+        **of_tags,
+    }
+
+
 def _found(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> tuple[set, set, set]:
     """The entities of all texts, with the number of their text: the gold ones, those given, and of these the strict."""
     texts, gold = targets.T
-    borders = np.flatnonzero(np.diff(texts)) + 1
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
     names = np.array(labels, dtype=object)
     found: tuple[set, set, set] = (set(), set(), set())
     columns = (gold, False), (outputs.argmax(1), False), (outputs.argmax(1), True)
     for into, (ids, strict) in zip(found, columns, strict=True):
-        for text, tags in enumerate(np.split(names[ids], borders)):
+        for text, tags in zip(texts[starts], np.split(names[ids], starts)[1:], strict=True):
             into.update((text, *entity) for entity in entities(tags, strict))
     return found
 

@@ -28,7 +28,7 @@ def model_card(
     scores, best = results[split], results["best_seed"] - settings.seed
     metrics = [(name, value) for name in card.metrics if (value := scores[name]["seeds"][best]) is not None]
     sections = {
-        "Results": f"{_scores(task, scores, split, best)}\n\n{card.findings}",
+        "Results": f"{_scores(task, scores, split, best, results['baselines'])}\n\n{card.findings}",
         "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
         "Use": _use(card, settings),
         "Limits": _LIMITS,
@@ -45,14 +45,19 @@ def _introduction(config: BertConfig, results: dict, split: str, is_pair: bool, 
 {rows["train"]:,} {what}; measured on {rows[split]:,} {split} texts ({chosen})."""
 
 
-def _scores(task: Task, scores: dict, split: str, best: int) -> str:
-    """The scores of the best seed and of all."""
+def _scores(task: Task, scores: dict, split: str, best: int, baselines: dict) -> str:
+    """The scores of the best seed, of all, and of what learned without a BERT."""
     seeds = len(scores["loss"]["seeds"])
     rows = [
-        (name, number(scores[key]["seeds"][best]), score(scores[key]))
+        (
+            name,
+            number(scores[key]["seeds"][best]),
+            score(scores[key]),
+            *(score(b[split][key]) for b in baselines.values()),
+        )
         for name, key in list(task.shown.items())[:_MOST_ROWS]
     ]
-    return table((split, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}"), rows)
+    return table((split, "this model", f"{seeds} seed{'s' if seeds > 1 else ''}", *baselines), rows)
 
 
 def _use(card: Card, settings: FinetuneSettings) -> str:

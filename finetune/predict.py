@@ -6,18 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.durable import replaced
+from data_prep.durable import read_object, replaced, write_json
+from data_prep.errors import UserError
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, resolve
 
@@ -40,6 +41,8 @@ class PredictSettings:
     input."""
     model: str = "runs/builtin-packages/final"
     """Folder of the model: final/ of a fine-tuning, or a classifier of transformers."""
+    ensemble: bool = False
+    """Ask all seeds of a run (--model: its folder) and average."""
     out: str | None = None
     """File to write, which must not be there yet. Without it: standard output."""
     format: Literal["auto", "jsonl", "csv", "conll", "label-studio", "doccano", "prodigy"] = "auto"
@@ -85,7 +88,7 @@ def run(settings: PredictSettings) -> None:
     from pretrain.engine.device import default_threads
     from pretrain.engine.folder import require_made
 
-    from .predictor import Predictor
+    from .predictor import Ensemble, Predictor
 
     check_encoding(settings.encoding)
     check_output(settings.out)
@@ -93,28 +96,31 @@ def run(settings: PredictSettings) -> None:
     sources = input_sources(settings)
     require_made(settings.model, PredictSettings.model, "finetune.run")
     torch.set_num_threads(default_threads())
-    predictor = Predictor(settings.model, settings.device, settings.precision)
+    made = Ensemble if settings.ensemble else Predictor
+    predictor = made(settings.model, settings.device, settings.precision)
     if form not in ("jsonl", "csv", *predictor.task.forms):
         raise FinetuneError(f"--format {form} is not for {predictor.task.name}: give jsonl or csv")
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
-    began, count = time.monotonic(), 0
+    began = time.monotonic()
     try:
-        with output(settings.out) as file:
-            writer = Writer(file, form, predictor.task)
-            for found in predictions(sources, settings, predictor, bad):
+        with Output(settings.out, asked_of(settings, sources)) as output:
+            written, before = output.written, output.written.skipped
+            writer = Writer(output.file, form, predictor.task, written)
+            for found in predictions(sources, settings, predictor, bad, written.rows):
                 writer.write(found)
-                count += len(found)
+                written.skipped = before + bad.count
+                output.flush(written)
             writer.close()
     except BrokenPipeError:
         # Whoever read the output has had enough; Python must not try to write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    skipped = f", {bad.count:,} of them without a usable text" if bad.count else ""
+    skipped = f", {written.skipped:,} of them without a usable text" if written.skipped else ""
     long = ""
     if predictor.num_long:
         facts = predictor.facts
         long = f", {predictor.num_long:,} longer than {facts.sequence_length} tokens ({_READ[facts.long_text]})"
-    print(f"{count:,} rows{skipped}{long}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+    print(f"{written.rows:,} rows{skipped}{long}, {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
 def input_sources(settings: PredictSettings) -> list[Source]:
@@ -140,8 +146,12 @@ def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[s
         yield f"{source.name}:{number}", {"text": first} | ({"text_pair": second} if is_pair else {})
 
 
-def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows):
-    """Lists of (row, example, output), the latter two None where a row is skipped, in input order."""
+def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows, done: int = 0):
+    """Lists of (row, example, output), the latter two None where a row is skipped, in input order.
+
+    Args:
+        done: rows at the beginning that are passed over.
+    """
     is_pair = len(predictor.facts.text_columns) > 1
     at_once = 1 if not settings.file and sys.stdin.isatty() else ROWS_AT_ONCE
     for source in sources:
@@ -150,6 +160,9 @@ def predictions(sources: Sequence[Source], settings: PredictSettings, predictor,
         while part := list(islice(waiting, at_once)):
             if columns is None:
                 columns = text_columns(source, [row for _, row in part], settings, predictor)
+            done, part = max(0, done - len(part)), part[done:]
+            if not part:
+                continue
             examples = [example_of(predictor.task, place, row, columns, bad) for place, row in part]
             usable = [example for example in examples if example]
             outputs = iter(predictor.task.of_texts(predictor.outputs(usable), usable) if usable else ())
@@ -183,15 +196,31 @@ def text_columns(source: Source, sample: Sequence[dict[str, Any]], settings: Pre
     return columns
 
 
+@dataclass
+class Written:
+    """How much of an output is on disk."""
+
+    rows: int = 0
+    """Of the input, skipped ones too."""
+    bytes: int = 0
+    skipped: int = 0
+    """Rows without a usable text."""
+    predictions: int = 0
+    columns: list[str] | None = None
+    """Of a CSV."""
+
+
 class Writer:
     """Rows with their predictions as JSON lines or CSV (see `Task.prediction`), where all columns of the input stay, or
     in one of the task's own forms, which leave skipped rows out."""
 
-    def __init__(self, file: TextIO, form: str, task):
-        self.file, self.form, self.task = file, form, task
+    def __init__(self, file: TextIO, form: str, task, written: Written | None = None):
+        self.file, self.form, self.task, self.written = file, form, task, written or Written()
         self._csv: csv.DictWriter | None = None
-        self._own_form, self._count = task.forms.get(form), 0
-        if self._own_form:
+        self._own_form = task.forms.get(form)
+        if self.written.columns:
+            self._csv = self._table(self.written.columns)
+        if self._own_form and not self.written.rows:
             file.write(self._own_form.begin)
         self._own = task.prediction_names(is_table=form == "csv")
 
@@ -206,12 +235,15 @@ class Writer:
             if taken and not self._own_form:
                 raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
             self._write_row(row, example, output)
-        self.file.flush()
+        self.written.rows += len(found)
+
+    def _table(self, columns: Sequence[str]) -> csv.DictWriter:
+        return csv.DictWriter(self.file, columns, lineterminator="\n")
 
     def close(self) -> None:
         """Write what stands behind the last row."""
         if self._own_form:
-            self.file.write(self._own_form.end if self._count or self._own_form.begin else "")
+            self.file.write(self._own_form.end if self.written.predictions or self._own_form.begin else "")
 
     def _write_row(self, row: dict[str, Any], example: Example | None, output: np.ndarray | None) -> None:
         own = dict.fromkeys(self._own)
@@ -221,12 +253,13 @@ class Writer:
             return
         if self._own_form:
             if example is not None:
-                between = self._own_form.between if self._count else ""
+                between = self._own_form.between if self.written.predictions else ""
                 self.file.write(between + self.task.written(self.form, row, example, output))
-                self._count += 1
+                self.written.predictions += 1
             return
         if self._csv is None:
-            self._csv = csv.DictWriter(self.file, [*row, *self._own], lineterminator="\n")
+            self.written.columns = [*row, *self._own]
+            self._csv = self._table(self.written.columns)
             self._csv.writeheader()
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
@@ -256,17 +289,98 @@ def check_output(path: str | None) -> None:
         raise FinetuneError(f"--out {path} is there already, and would be lost: give another name, or remove it")
 
 
-@contextmanager
-def output(path: str | None) -> Iterator[TextIO]:
-    """A file that appears under its name when all of it is written, or standard output."""
-    if path is None:
-        # The encoding of the terminal is not that of JSON; half a surrogate pair comes out as JSON spells it.
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-        yield sys.stdout
-        return
-    with replaced(Path(path), is_shared=True) as temporary:
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
+class Output:
+    """A file that appears under its name when all of it is written; the same command goes on with what an interrupted
+    one has written of it.
+
+    Args:
+        path: of the file; None for standard output.
+        asked: what decides the content. None: nothing goes on.
+
+    Raises:
+        FinetuneError: another process is writing it, or something else stands where its beginning is kept.
+    """
+
+    def __init__(self, path: str | None, asked: dict[str, Any] | None = None):
+        self.path, self.asked = path, asked
+        self.written = Written()
+
+    def __enter__(self) -> "Output":
+        if self.path is None:
+            # The encoding of the terminal is not that of JSON; half a surrogate pair comes out as JSON spells it.
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+            self.file: TextIO = sys.stdout
+            return self
+        self._part, self._state = (Path(f"{self.path}{ending}") for ending in (".part", ".part.json"))
+        self._lock = FileLock(f"{self.path}.lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise FinetuneError(f"another process is writing {self.path}: give another --out") from None
+        try:
+            self._open()
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def _unlock(self) -> None:
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Take up what is there, or begin."""
+        found = read_object(self._state, asked=dict, written=dict) if self.asked is not None else None
+        names = {each.name for each in fields(Written)}
+        if found and found["asked"] == self.asked and found["written"].keys() == names and self._part.is_file():
+            self.written = Written(**found["written"])
+        size = self._part.stat().st_size if self._part.exists() else 0
+        if size and not 0 < self.written.bytes <= size:
+            raise FinetuneError(f"{self._part} is there, and not of this command: remove it, or give the options that "
+                                "it was begun with")  # fmt: skip
+        self.file = open(self._part, "a", encoding="utf-8", errors="backslashreplace", newline="")
+        self.file.truncate(self.written.bytes)
+        if self.written.rows:
+            print(f"going on after row {self.written.rows:,}, from {self._part}", file=sys.stderr)
+
+    def flush(self, written: Written) -> None:
+        """Put what was written on disk, and how much it is."""
+        self.file.flush()
+        self.written = written
+        if self.path is not None and self.asked is not None:
+            os.fsync(self.file.fileno())
+            written.bytes = self._part.stat().st_size
+            write_json(self._state, {"asked": self.asked, "written": asdict(written)})
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self.path is None:
+            return
+        self.file.close()
+        # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on.
+        is_kept = kind is not None and not issubclass(kind, UserError) and self.asked is not None and self.written.rows
+        if kind is None:
+            with replaced(Path(self.path), is_shared=True) as temporary:
+                os.replace(self._part, temporary)
+        elif not is_kept:
+            self._part.unlink(missing_ok=True)
+        if not is_kept:
+            self._state.unlink(missing_ok=True)
+        self._unlock()
+
+
+def asked_of(settings: PredictSettings, sources: Sequence[Source]) -> dict[str, Any] | None:
+    """What decides an output: the options, the files to read and the model; None for what can be read only once."""
+    if any(source.written is None for source in sources):
+        return None
+    files = [[os.path.realpath(source.path), source.size, source.written] for source in sources]
+    kinds, own = (".json", ".safetensors", ".bin", ".txt"), f"{Path(settings.out or '').name}.part.json"
+    model = sorted(
+        [path.relative_to(settings.model).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
+        for path in Path(settings.model).rglob("*")
+        if path.is_file() and path.suffix in kinds and path.name != own
+    )
+    options = {name: value for name, value in asdict(settings).items() if name != "device"}
+    return json.loads(json.dumps({"options": options, "files": files, "model": model}, default=str))
 
 
 _EXAMPLES = """\

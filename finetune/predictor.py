@@ -1,5 +1,6 @@
 """A fine-tuned model folder, ready to be asked."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
@@ -97,7 +98,36 @@ class Facts:
         return facts
 
 
-class Predictor:
+class _Asked(ABC):
+    """What gives outputs for examples, asked with texts."""
+
+    task: Task
+    facts: Facts
+
+    @abstractmethod
+    def outputs(self, examples: Sequence[Example]) -> np.ndarray:
+        """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
+
+    def predict(self, texts: Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
+        """What the model makes of texts, of pairs of texts, or, for tagging, of texts or lists of words.
+
+        Returns:
+            For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
+            "probabilities": {"calm": 0.75, "loud": 0.25}}.
+
+        Raises:
+            UserError: one of them is empty, no text, or not of the kind (text or pair) that the model was trained on.
+        """
+        if isinstance(texts, str):
+            raise FinetuneError("a single text was given where texts should be: put it into a list")
+        examples = list(_examples(texts, self.task, len(self.facts.text_columns)))
+        if not examples:
+            return []
+        each = self.task.of_texts(self.outputs(examples), examples)
+        return [self.task.prediction(output, example) for output, example in zip(each, examples, strict=True)]
+
+
+class Predictor(_Asked):
     """A fine-tuned model with its tokenizer and what its task knows of it.
 
     Args:
@@ -132,31 +162,61 @@ class Predictor:
         self._precision = Precision(device, precision)
         self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
 
-    def predict(self, texts: Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
-        """What the model makes of texts, of pairs of texts, or, for tagging, of texts or lists of words.
-
-        Returns:
-            For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
-            "probabilities": {"calm": 0.75, "loud": 0.25}}.
-
-        Raises:
-            UserError: one of them is empty, no text, or not of the kind (text or pair) that the model was trained on.
-        """
-        if isinstance(texts, str):
-            raise FinetuneError("a single text was given where texts should be: put it into a list")
-        examples = list(_examples(texts, self.task, len(self.facts.text_columns)))
-        if not examples:
-            return []
-        each = self.task.of_texts(self.outputs(examples), examples)
-        return [self.task.prediction(output, example) for output, example in zip(each, examples, strict=True)]
-
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
         length, long_text = self.facts.sequence_length, self.facts.long_text
         encoded = self.task.encode(examples, self.tokenizer, length, long_text)
         self.num_long += encoded.num_long
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
-        return outputs(self.task, self.model, maker, self._precision, World())
+        return self.task.finished(outputs(self.task, self.model, maker, self._precision, World()))
+
+
+ENSEMBLE_FILE = "ensemble.json"
+"""In the folder of a run: what was decided on the mean of its seeds' outputs."""
+
+
+def seeds_of(folder: str | Path) -> list[str]:
+    """The models of the finished seeds of a run, in their order; none where the folder is no run."""
+    found = sorted(Path(folder).glob("seed-*/model"), key=lambda model: (len(model.parent.name), model.parent.name))
+    return [str(model) for model in found if (model.parent / "results.json").exists()]
+
+
+_NO_ENSEMBLE = "{} is no finished run of several seeds: give the --out of one"
+
+
+def decided_on_mean(folder: str | Path, task: Task) -> Task:
+    """The task with what was decided on the mean of a run's seeds; raises FinetuneError where there is no such run."""
+    found = read_object(Path(folder) / ENSEMBLE_FILE, decision=dict)
+    if found is None:
+        raise FinetuneError(_NO_ENSEMBLE.format(folder))
+    return task.with_decision(found["decision"])
+
+
+class Ensemble(_Asked):
+    """All seeds of a run, whose outputs are averaged; it is asked as a `Predictor` is.
+
+    Args:
+        folder: of a finished run of several seeds.
+        device, precision: see `Predictor`.
+
+    Raises:
+        UserError: the folder holds no such run, or a damaged one.
+    """
+
+    def __init__(self, folder: str | Path, device: str = "auto", precision: str = "fp32"):
+        self.seeds = [Predictor(model, device, precision) for model in seeds_of(folder)]
+        if not self.seeds:
+            raise FinetuneError(_NO_ENSEMBLE.format(folder))
+        self.task, self.facts = decided_on_mean(folder, self.seeds[0].task), self.seeds[0].facts
+
+    @property
+    def num_long(self) -> int:
+        """Texts so far that were longer than the models read at once."""
+        return self.seeds[0].num_long
+
+    def outputs(self, examples: Sequence[Example]) -> np.ndarray:
+        """The mean of the seeds' outputs: float32 [I, C]."""
+        return self.task.finished(np.mean([seed.outputs(examples) for seed in self.seeds], axis=0, dtype=np.float32))
 
 
 class Classifier(Predictor):

@@ -18,6 +18,8 @@ from data_prep.durable import replaced, write_text
 # A wider table does not fit a terminal.
 _MOST_COLUMNS = 12
 _MOST_CONFUSIONS = 10
+# Scores of each part.
+_MOST_OF_PARTS = 3
 _MOST_CHARACTERS = 300
 # In points; a smaller count in the picture cannot be read.
 _SMALLEST_LETTERS = 4
@@ -32,6 +34,15 @@ SHOWN = {
     "MCC": "mcc",
     "macro precision": "macro_precision",
     "macro recall": "macro_recall",
+    "AUROC": "auroc",
+}
+# Of two classes.
+SHOWN_OF_TWO = {
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "positive predictive value": "ppv",
+    "negative predictive value": "npv",
+    "average precision": "average_precision",
 }
 
 
@@ -136,17 +147,61 @@ def per_class_table(rows: Sequence[dict], what: str = "class", counted: str = "t
     return _aligned([[what, "precision", "recall", "F1", counted], *body])
 
 
-def scores_table(shown: Mapping[str, str], validation: dict | None, test: dict | None) -> str:
+def scores_table(
+    shown: Mapping[str, str],
+    validation: dict | None,
+    test: dict | None,
+    intervals: Mapping[str, dict] | None = None,
+    what: str = "",
+) -> str:
     """The results of `metrics.combined` as text, a column for each split that was measured.
 
     Args:
         shown: title -> name of the scores.
+        intervals: of one split, for the seed that is kept.
+        what: the spread is over; by default the seeds.
     """
     parts = {name: found for name, found in (("validation", validation), ("test", test)) if found is not None}
     rows = [[title, *(score(found[metric]) for found in parts.values())] for title, metric in shown.items()]
-    text = _aligned([["", *parts], *rows])
+    header = ["", *parts]
+    for split, found in (intervals or {}).items():
+        header.append(f"95 % interval, {split}")
+        for row, metric in zip(rows, shown.values(), strict=True):
+            row.append("undefined" if found[metric] is None else "{:.3f} to {:.3f}".format(*found[metric]))
+    text = _aligned([header, *rows])
     seeds = max(len(found["loss"]["seeds"]) for found in parts.values())
-    return text if seeds == 1 else f"{text}\nmean ± standard deviation over {seeds} seeds"
+    return text if seeds == 1 else f"{text}\nmean ± standard deviation over {what or f'{seeds} seeds'}"
+
+
+def baselines_table(shown: Mapping[str, str], baselines: Mapping[str, dict], split: str) -> str:
+    """What each baseline reached on a split, as text."""
+    rows = [[title, *(score(found[split][metric]) for found in baselines.values())] for title, metric in shown.items()]
+    return _aligned([[f"without a BERT, {split}", *baselines], *rows])
+
+
+def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
+    """The scores of each part (see `intervals.by_part`) as text, with the interval of the first of them."""
+    first, *others = list(shown.items())[:_MOST_OF_PARTS]
+    header = [what, "texts", first[0], "95 % interval", *(title for title, _ in others)]
+    rows = []
+    for value, found in parts.items():
+        ends = found["intervals"][first[1]]
+        cells = [number(found["scores"][metric]) for _, metric in others]
+        interval = "undefined" if ends is None else "{:.3f} to {:.3f}".format(*ends)
+        rows.append([value or "(none)", found["texts"], number(found["scores"][first[1]]), interval, *cells])
+    names = short_names([row[0] for row in rows], 32)
+    return _aligned([header, *([name, *row[1:]] for name, row in zip(names, rows, strict=True))])
+
+
+def parts_of_folds_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
+    """The scores of each part over the folds (see `folds.parts_over_folds`) as text."""
+    columns = dict(list(shown.items())[:_MOST_OF_PARTS])
+    names = short_names([value or "(none)" for value in parts], 32)
+    rows = [
+        [name, found["texts"], *(score(found["scores"][metric]) for metric in columns.values())]
+        for name, found in zip(names, parts.values(), strict=True)
+    ]
+    return _aligned([[what, "texts", *columns], *rows])
 
 
 def number(value: float | None) -> str:
@@ -162,7 +217,12 @@ def score(found: dict, sign: str = "") -> str:
 
 
 def mistakes(
-    examples: Sequence, gold: np.ndarray, probabilities: np.ndarray, labels: Sequence[str], count: int = 20
+    examples: Sequence,
+    gold: np.ndarray,
+    probabilities: np.ndarray,
+    labels: Sequence[str],
+    predicted: np.ndarray | None = None,
+    count: int = 20,
 ) -> list[Mistake]:
     """The wrong predictions with the largest probabilities, those first; equal ones stay in the order of the file.
 
@@ -170,8 +230,9 @@ def mistakes(
         examples: with `place`, `text` and `text_pair`.
         gold: class ids, int64 [n].
         probabilities: float32 [n, C].
+        predicted: the answers, int64 [n]; by default the most probable class.
     """
-    predicted = probabilities.argmax(axis=1)
+    predicted = probabilities.argmax(axis=1) if predicted is None else predicted
     wrong = np.flatnonzero(predicted != gold)
     confidence = probabilities[wrong, predicted[wrong]]
     found = []

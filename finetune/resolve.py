@@ -20,7 +20,7 @@ from .tasks import Task
 # These do not decide the result of a seed.
 MAY_DIFFER = {
     "out", "resume", "dry_run", "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "seeds",
-    "show_text",
+    "show_text", "report_by",
 }  # fmt: skip
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and at 128, where it was measured
 # (docs/fine_tuning.md): twice as much and some seeds fail.
@@ -93,20 +93,24 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         "sequence_length": longest,
         **for_device(device),
     }
+    if settings.grid == "paper":
+        # Left open, for `finetuning.paper_grid`.
+        del chosen["learning_rate"]
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     return replace(settings, device=device, out=str(out_folder(settings)), **automatic)
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
-    """The settings with budget and seeds for `num_texts` training texts, and an evaluation an epoch, ten at most."""
-    are_few = False
+    """The settings with budget and seeds for `num_texts` training texts, and an evaluation an epoch, ten at most;
+    `finetuning.paper_grid` has budgets of its own."""
+    steps, is_grid, are_few = math.ceil(num_texts / settings.batch_size), settings.grid == "paper", False
     if settings.budget == "auto":
-        steps = math.ceil(num_texts / settings.batch_size)
         are_few = _MOST_EPOCHS * steps < _STEPS
-        settings = replace(settings, budget=f"{min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_STEPS / steps)))}epochs")
+        epochs = min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_STEPS / steps)))
+        settings = settings if is_grid else replace(settings, budget=f"{epochs}epochs")
     if settings.seeds == "auto":
         settings = replace(settings, seeds=_SEEDS_OF_FEW if are_few else 1)
-    if settings.evaluations == "auto":
+    if settings.evaluations == "auto" and not is_grid:
         budget = Budget.parse(settings.budget)
         number = min(_MOST_EVALUATIONS, max(1, round(budget.amount))) if budget.unit == "epochs" else _EVALUATIONS
         settings = replace(settings, evaluations=number)
@@ -122,8 +126,11 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
     metric = task.default_metric if settings.metric == "auto" else settings.metric
     if metric not in task.metrics:
         raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {', '.join(task.metrics)}")
-    if settings.class_weights != "none" and not task.has_class_weights:
-        raise FinetuneError(f"--class-weights is for classification, not for {task.name}: leave it out")
+    given = {"--class-weights": settings.class_weights != "none", "--positive": settings.positive is not None,
+             "--operating-point": settings.operating_point is not None, "--calibrate": settings.calibrate}  # fmt: skip
+    for option, is_given in given.items():
+        if is_given and not task.has_classes:
+            raise FinetuneError(f"{option} is for classification, not for {task.name}: leave it out")
     long_text = task.long_text if settings.long_text == "auto" else settings.long_text
     if task.reads_everything and long_text != task.long_text:
         raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")

@@ -1,14 +1,15 @@
 """Labelled texts out of files, for every task: columns, rows, and what becomes of the bad ones."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Protocol
 
 from data_prep.console.screen import say
 from data_prep.text import builtin
-from data_prep.text.cells import column_names, kind_of, whole_characters
+from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
 from data_prep.text.readers import Meter, check_encoding, rows
 from data_prep.text.sources import Source, listing, resolve
 
@@ -76,20 +77,21 @@ class Labels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the text (or the pair of texts), the class, and whose text it is, are."""
+    """Where the text (or the pair of texts), the class, whose text it is, and of which part of all texts, are."""
 
     texts: tuple[str, ...]
     label: str | None
     group: str | None = None
+    part: str | None = None
 
     def __str__(self) -> str:
         texts = " and ".join(f'"{name}"' for name in self.texts)
-        others = [("labels", self.label), ("groups", self.group)]
+        others = [("labels", self.label), ("groups", self.group), ("parts", self.part)]
         return f"texts in {texts}" + "".join(f', {what} in "{name}"' for what, name in others if name)
 
     def named(self) -> list[str]:
         """All of them."""
-        return [*self.texts, *filter(None, (self.label, self.group))]
+        return [*self.texts, *filter(None, (self.label, self.group, self.part))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Example:
     label: Label | None = None
     group: str | None = None
     """Whose text it is: rows of one group must not be held out from each other."""
+    part: str | None = None
+    """What results are reported by, say the site that it is from."""
     words: tuple[tuple[int, int], ...] | None = None
     """(start, end) of the text's words, for a task that needs them."""
 
@@ -113,13 +117,14 @@ def columns_of_file(
     texts: Sequence[str],
     label: str | None,
     group: str | None = None,
+    part: str | None = None,
     show_text: bool = True,
 ) -> Columns:
     """The columns of a file of labelled texts (see `find_columns`)."""
     if path == BUILTIN:
         return Columns(("text",), "label")
     sample = [row for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS)]
-    return find_columns(task, path, sample, texts, label, group, labelled=True, show_text=show_text)
+    return find_columns(task, path, sample, texts, label, group, part, labelled=True, show_text=show_text)
 
 
 def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
@@ -138,6 +143,7 @@ def find_columns(
     texts: Sequence[str],
     label: str | None,
     group: str | None = None,
+    part: str | None = None,
     *,
     labelled: bool,
     show_text: bool = True,
@@ -147,7 +153,7 @@ def find_columns(
     Args:
         path: where the rows are from, for messages.
         sample: the first rows.
-        texts, label, group: names given by a person; empty and None if not.
+        texts, label, group, part: names given by a person; empty and None if not.
         labelled: whether a column of labels is needed.
         show_text: whether messages may show what could be text, as names of columns can be.
 
@@ -159,7 +165,8 @@ def find_columns(
         wanted = "texts and labels" if labelled else "texts"
         raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
     shown = column_names(names, show_text)
-    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group)]
+    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group),
+             ("--report-by", part)]  # fmt: skip
     for option, name in given:
         if name is not None and name not in names:
             near = listing(get_close_matches(name, names, n=1))
@@ -173,10 +180,11 @@ def find_columns(
             )
     if label in texts:
         raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
-    texts = tuple(texts) or _text_columns(task, path, sample, [n for n in names if n != group], label, show_text)
+    others = [name for name in names if name not in (group, part)]
+    texts = tuple(texts) or _text_columns(task, path, sample, others, label, show_text)
     if len(texts) > 1 and not task.takes_pairs:
         raise FinetuneError(f"--text-column names two columns, and {path} is to be read word by word: give one")
-    return Columns(texts, label, group)
+    return Columns(texts, label, group, part)
 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -227,10 +235,21 @@ def example_of(task: Labels, place: str, row: dict[str, Any], columns: Columns, 
         bad.left_out += 1
         return None
     try:
-        return task.example(place, row, columns)
+        found = task.example(place, row, columns)
     except ValueError as problem:
         bad(place, str(problem))
         return None
+    if columns.group or columns.part:
+        found = replace(found, group=group_of(row, columns.group), part=part_of(row, columns.part))
+    return found
+
+
+def part_of(row: dict[str, Any], column: str | None) -> str | None:
+    """The value that results are reported by; None where there is none."""
+    value = row.get(column)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return whole_characters(" ".join(str(value).split())) or None
 
 
 def text_of(row: dict[str, Any], column: str) -> str:

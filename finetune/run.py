@@ -39,6 +39,8 @@ def run(settings: FinetuneSettings) -> Path:
     from . import finetuning
     from .compare import compare
     from .dry_run import dry_run
+    from .folds import cross_validate
+    from .learning_curve import learning_curve
     from .resolve import out_folder
 
     with process.left_as_found():
@@ -47,6 +49,10 @@ def run(settings: FinetuneSettings) -> Path:
             dry_run(settings)
         if settings.dry_run:
             return out_folder(settings)
+        if settings.folds:
+            return cross_validate(settings)
+        if settings.learning_curve:
+            return learning_curve(settings)
         return compare(settings) if settings.compare else finetuning.finetune(settings)
 
 

@@ -13,7 +13,7 @@ class FinetuneError(UserError):
     """Fine-tuning or prediction cannot start or go on, for a reason a person can mend."""
 
 
-SCRATCH = "scratch"
+SCRATCH, GROUPS = "scratch", "groups"
 # Beside the weights of a fine-tuned model: how texts are read, and what was decided.
 FACTS_FILE = "finetune.json"
 
@@ -27,10 +27,11 @@ class FinetuneSettings(LoopSettings):
 
     groups: ClassVar = {
         "what to train": ("model", "task", "train", "validation", "test", "out", "budget", "seeds", "compare",
-                          "from_scratch", "dry_run"),
-        "texts": ("text_column", "label_column", "group_column", "encoding", "skip_bad_rows", "sequence_length",
-                  "long_text", "show_text"),
-        "what counts": ("metric", "patience", "class_weights", "hidden_layers", "freeze_encoder", "seed"),
+                          "folds", "learning_curve", "from_scratch", "dry_run"),
+        "texts": ("text_column", "label_column", "group_column", "report_by", "encoding", "skip_bad_rows",
+                  "sequence_length", "long_text", "show_text"),
+        "what counts": ("metric", "positive", "operating_point", "calibrate", "patience", "class_weights",
+                        "hidden_layers", "freeze_encoder", "layer_decay", "unfreeze", "mlm_weight", "grid", "seed"),
         **LoopSettings.groups,
     }  # fmt: skip
 
@@ -54,6 +55,8 @@ class FinetuneSettings(LoopSettings):
     """Column of the labels. Found by name if not given."""
     group_column: str | None = None
     """Column of whose text a row is (a patient, a case): all rows of one are held back together, or none."""
+    report_by: str | None = None
+    """Column by whose values (sites, years) the final results are shown too."""
     encoding: str = "utf-8"
     """Encoding of the files; auto: found for each."""
     skip_bad_rows: bool = False
@@ -75,6 +78,13 @@ class FinetuneSettings(LoopSettings):
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
     macro_f1, micro_f1 of labels, f1 of entities, loss of numbers."""
+    positive: str | None = None
+    """Of two classes the one that is looked for. Not given: the rarer one in --train."""
+    operating_point: str | None = None
+    """Of two classes: answer the positive one from the probability on that reaches this on the validation texts:
+    sensitivity=0.95, or specificity, ppv, npv."""
+    calibrate: bool = False
+    """Give probabilities the temperature that fits the validation texts (classification)."""
     patience: int | None = None
     """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -83,12 +93,26 @@ class FinetuneSettings(LoopSettings):
     """Extra hidden layers in the head (then transformers cannot open the model, our own commands can)."""
     freeze_encoder: bool = False
     """Train pooler and head only."""
+    grid: Literal["none", "paper"] = "none"
+    """paper: the best on the validation texts of 16 or 32 texts a step, three rates, and 2 to 4 epochs, with the first
+    seed."""
+    layer_decay: float = 1.0
+    """Share of the learning rate of each layer, of that of the one above it; the head has all of it."""
+    unfreeze: float = 0.0
+    """Over this share of the budget the layers begin to learn one after the other, from the last to the embeddings."""
+    mlm_weight: float = 0.0
+    """Learn masked words of the training texts too: their loss times this is added to that of the task."""
     from_scratch: bool = False
     """Start from the same model with nothing pretrained, to see what pretraining is worth."""
     compare: tuple[str, ...] = ()
     """Further models for one table: folders, or "scratch" for --model with nothing pretrained. The table also has tools
     without a BERT, such as TF-IDF with logistic regression."""
 
+    folds: str | None = None
+    """For few rows: train once for each of so many parts of --train, which it is tested on (5), or for each group
+    (groups), and give mean and spread."""
+    learning_curve: bool = False
+    """Train on an eighth, a quarter, a half and all of --train, to see what more rows would bring."""
     dry_run: bool = False
     """Read the rows, do a few steps, print three examples and the plan, and stop."""
     budget: str = "auto"
@@ -123,15 +147,43 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError(f"--sequence-length {self.sequence_length} is too short for a text: use 8 or more")
         if len(self.text_column) > 2:
             raise FinetuneError("--text-column names more than two columns: give one, or two for pairs")
-        if self.train == "builtin" and (self.text_column or self.label_column or self.group_column):
-            raise FinetuneError("--text-column, --label-column and --group-column have nothing to act on in builtin")
+        if self.train == "builtin" and (self.text_column or self.label_column or self.group_column or self.report_by):
+            raise FinetuneError(
+                "builtin has no columns for --text-column, --label-column, --group-column or --report-by"
+            )
         if self.freeze_encoder and self.optimizer == "muon":
             raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: drop one")
+        if not 0 < self.layer_decay <= 1:
+            raise FinetuneError(f"--layer-decay {self.layer_decay:g} is no share: give one from 0 to 1, say 0.9")
+        if not 0 <= self.unfreeze < 1:
+            raise FinetuneError(f"--unfreeze {self.unfreeze:g} is no share of the budget below 1: give 0.5, say")
+        if self.freeze_encoder and (self.layer_decay != 1 or self.unfreeze):
+            raise FinetuneError("--freeze-encoder leaves no layers for --layer-decay and --unfreeze: drop it or them")
+        if not 0 <= self.mlm_weight <= 10:
+            raise FinetuneError(f"--mlm-weight {self.mlm_weight:g} is out of range: give one from 0 to 10, say 0.5")
+        if self.freeze_encoder and self.mlm_weight:
+            raise FinetuneError("--mlm-weight teaches the encoder, which --freeze-encoder keeps as it is: drop one")
         if self.freeze_encoder and self.from_scratch:
             raise FinetuneError("--freeze-encoder with --from-scratch freezes weights that never learned: drop one")
         for model in self.compare:
             if not os.path.exists(model) and model != SCRATCH and get_close_matches(model, [SCRATCH]):
                 raise FinetuneError(f"--compare {model} is no folder: did you mean {SCRATCH}?")
+        if self.grid == "paper":
+            defaults = {name: getattr(FinetuneSettings, name)
+                        for name in ("learning_rate", "budget", "batch_size", "evaluations")}  # fmt: skip
+            given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(self, name) != value]
+            if given:
+                raise FinetuneError(f"--grid paper chooses what {', '.join(given)} would say: leave that out")
+        if self.folds is not None:
+            if self.folds != GROUPS and not (self.folds.isdecimal() and 2 <= int(self.folds) <= 50):
+                raise FinetuneError(f"--folds {self.folds}: give 2 to 50, or {GROUPS} to leave one group out at a time")
+            if self.test or self.validation:
+                raise FinetuneError("--folds takes test and validation texts out of --train: leave --test and "
+                                    "--validation out")  # fmt: skip
+        several = {"--compare": self.compare, "--folds": self.folds, "--learning-curve": self.learning_curve}
+        named = [option for option, is_given in several.items() if is_given]
+        if len(named) > 1:
+            raise FinetuneError(f"{' and '.join(named)} cannot be combined: give one of them")
         if self.from_scratch and self.compare:
             raise FinetuneError(
                 f'--from-scratch cannot be combined with --compare: give "{SCRATCH}" among the models to compare'

@@ -12,6 +12,7 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.durable import read_object, remove_folder, replaced, write_json
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model import BertConfig
 from model.bert import BertWithHead
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
@@ -20,12 +21,14 @@ from pretrain.engine.device import Machine, Precision
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import whole_folder
 from pretrain.engine.loop import Run, record_evaluation, train
+from pretrain.engine.optimizer import DepthRates
 from pretrain.engine.process import Interruption
 from pretrain.engine.progress import MetricsFile, Progress, Silence
 from pretrain.engine.settings import Budget
-from pretrain.engine.step import Learner
+from pretrain.engine.step import Learner, Objective
 from pretrain.engine.threads import Threads
 
+from .auxiliary import Masking, WithMaskedWords, take_mlm_head
 from .batches import BatchMaker, Encoded, TextStream
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
@@ -65,6 +68,28 @@ def best_of(task: Task, seeds: Sequence[dict], metric: str, num_texts: int) -> d
     return min(seeds, key=lambda seed: seed["validation"]["loss"])
 
 
+def depth_rates(settings: FinetuneSettings, config: BertConfig) -> DepthRates | None:
+    """Shares of the learning rate by depth, where they are asked for."""
+    if settings.layer_decay == 1 and not settings.unfreeze:
+        return None
+    return DepthRates(config.num_hidden_layers, settings.layer_decay, settings.unfreeze)
+
+
+def learned(settings: FinetuneSettings, objective: Objective, model: BertWithHead, checkpoint: str = "") -> Objective:
+    """What this model is to learn, masked words beside its task where they are asked for; prepares the model for it.
+
+    Args:
+        objective: of the task.
+        checkpoint: that the model is from; empty before the first one.
+    """
+    if settings.freeze_encoder:
+        model.freeze_encoder()
+    if not settings.mlm_weight:
+        return objective
+    take_mlm_head(model, checkpoint or (None if settings.from_scratch else settings.model))
+    return WithMaskedWords(objective, settings.mlm_weight)
+
+
 class SeedTraining:
     """The parts of one seed's training and the order in which they act.
 
@@ -85,8 +110,14 @@ class SeedTraining:
         self.task = material.dataset.task
         self.objective = self.task.objective(material.train, settings)
 
-    def _maker(self, encoded: Encoded, places: Sequence[str] = ()) -> BatchMaker:
-        return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens, places)
+    def _maker(self, encoded: Encoded) -> BatchMaker:
+        return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens)
+
+    def _training_maker(self) -> BatchMaker:
+        material, settings = self.material, self.settings
+        places = [example.place for example in material.dataset.train]
+        masking = Masking(material.tokenizer, self.seed) if settings.mlm_weight else None
+        return BatchMaker(material.train, material.tokenizer, settings.micro_batch_tokens, places, masking)
 
     def results(self) -> dict:
         """The results, of a seed that is finished from its file, else by training."""
@@ -126,19 +157,17 @@ class SeedTraining:
     def _run(self) -> Run:
         newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
-        model.to(self.settings.device)
-        if self.settings.freeze_encoder:
-            model.freeze_encoder()
+        objective = learned(self.settings, self.objective, model, newest)
         counters = Counters(**state["counters"]) if state else Counters()
-        learner = Learner(self.settings, model, self.objective, self.seed, counters, self.world)
+        rates = depth_rates(self.settings, model.config)
+        learner = Learner(self.settings, model, objective, self.seed, counters, self.world, rates)
         if newest:
             load_optimizer(Path(newest), learner.optimizer)
             say(f"Going on from {newest}.")
         run = self._make_run(learner, state)
         start = Position(**state.get("position", {}))
-        maker = self._maker(self.material.train, [example.place for example in self.material.dataset.train])
         stream = TextStream(self.material.train, self.seed)
-        train(run, Batches(stream, maker, self.settings.batch_size, start, self.world), self._evaluate)
+        train(run, Batches(stream, self._training_maker(), self.settings.batch_size, start, self.world), self._evaluate)
         if run.counters.evaluations < run.settings.evaluations and not run.has_stalled():
             record_evaluation(run, self._evaluate(model))
         run.progress.close()
@@ -153,7 +182,8 @@ class SeedTraining:
     def _evaluate(self, model: BertWithHead) -> dict[str, float]:
         maker = self._maker(self.material.validation)
         found = outputs(self.task, model, maker, self.precision, self.world)
-        return self.task.tuned(self.targets, found).scores(self.targets, found)
+        task = self.task.tuned(self.targets, found)
+        return task.scores(self.targets, task.finished(found))
 
     def _summary(self, results: dict[str, float]) -> str:
         first = list(self.task.shown.values())[:2]
@@ -230,7 +260,8 @@ class SeedTraining:
             facts.write(folder)
             predictor = Predictor(folder, settings.device, task=self.task)
             found = {name: predictor.outputs(examples) for name, examples in held_out.items()}
-            task = predictor.task.tuned(predictor.task.targets(held_out["validation"]), found["validation"])
+            task = self.task.tuned(self.targets, found["validation"])
+            found = {name: task.finished(outputs) for name, outputs in found.items()}
             replace(facts, decision=task.decision()).write(folder)
         with replaced(self.out / "probabilities.npz") as temporary, open(temporary, "wb") as file:
             np.savez(file, **found)

@@ -60,7 +60,8 @@ def write_letters(path: Path, count: int, seed: int) -> None:
             file.write("id,text,label,patient\n")
         for number in range(count):
             text = " ".join(rng.choices(["the", "of", "heart", "rate", "patient", "was", "stable"], k=9))
-            row = {"id": number, "text": f"{text} {number}", "label": "ab"[number % 2], "patient": number // 3}
+            label = ("well", "sick")[number % 2]
+            row = {"id": number, "text": f"{text} {number}", "label": label, "patient": number // 3}
             file.write(",".join(map(str, row.values())) + "\n" if ".csv" in path.name else json.dumps(row) + "\n")
 
 
@@ -76,8 +77,8 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
             (folder / name / f"{number}.txt").write_text(text)
     with gzip.open(folder / "articles.txt.gz", "wt") as file:
         file.write("\n\n".join(texts))
-    for number, name in enumerate(["labels.csv", "test.csv", "new.csv", "letters.csv", "train.jsonl", "test.jsonl",
-                                   "sentences.jsonl", "reviews.jsonl.gz"]):  # fmt: skip
+    for number, name in enumerate(["labels.csv", "test.csv", "new.csv", "unlabelled.csv", "letters.csv", "train.jsonl",
+                                   "test.jsonl", "sentences.jsonl", "reviews.jsonl.gz"]):  # fmt: skip
         write_letters(folder / name, 60, number)
     for name in ("train.conll", "test.conll"):
         (folder / name).write_text("".join(f"the\tO\nheart\tB-organ\n{n}\tO\n\n" for n in range(40)))
@@ -89,15 +90,16 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=small_tokenizer.vocab_size, max_position_embeddings=128, hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=64, id2label={0: "a", 1: "b"},
+        num_attention_heads=2, intermediate_size=64, id2label={0: "well", 1: "sick"},
     )  # fmt: skip
     pretrained = ["bert-folder", "another-bert", *(f"runs/{name}/final" for name in (
         "notes", "articles", "letters", "builtin"))]  # fmt: skip
     for name in pretrained:
         save_model_folder(BertForPreTraining(config), small_tokenizer, folder / name)
-    for name in ("runs/labels/final", "runs/compared/articles/final"):
+    for name in ("runs/labels/final", "runs/labels/seed-1/model", "runs/compared/articles/final"):
         save_model_folder(BertForSequenceClassification(config), small_tokenizer, folder / name)
         Facts(("text",), 128, "head").write(folder / name)
+    (folder / "runs/labels/seed-1/results.json").write_text("{}")
     tags = replace(config, num_labels=3, id2label={0: "O", 1: "B-organ", 2: "I-organ"})
     save_model_folder(BertForTokenClassification(tags), small_tokenizer, folder / "runs/names/final")
     Facts(("tokens",), 128, "windows", "tagging").write(folder / "runs/names/final")
@@ -120,7 +122,7 @@ def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
             given += ["--device=cpu"] if chosen["init_from"] else ["--device=cpu", "--preset=tiny"]
         if chosen.get("vocab_size", "auto") != "auto":
             given += ["--vocab-size=512"]
-    for left_by_another in ("predicted.csv", "labelled.jsonl"):
+    for left_by_another in ("predicted.csv", "labelled.jsonl", "to_label.jsonl"):
         (owner / left_by_another).unlink(missing_ok=True)
     before = set(owner.rglob("*"))
     assert run(module, given) == 0, capsys.readouterr().err

@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from data_prep.text.cells import group_of
 from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
@@ -64,6 +63,12 @@ class Form:
     end: str
 
 
+def entropy(probabilities: np.ndarray) -> np.ndarray:
+    """Of the last axis, in nats: [..., C] -> [...]."""
+    p = np.clip(probabilities.astype(np.float64), 1e-12, 1)
+    return -(p * np.log(p)).sum(-1)
+
+
 class Task(ABC):
     """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
 
@@ -83,14 +88,16 @@ class Task(ABC):
     """What `--long-text auto` is."""
     reads_everything = False
     """Whether no other `--long-text` will do."""
+    needs_seeds = False
+    """Whether only several seeds show how unsure a model is."""
     forms: Mapping[str, Form] = {}
     """Of `--format` of predictions, besides jsonl and csv."""
     shown: Mapping[str, str]
     """The scores that tables show, the most important first: title -> name."""
     metrics: tuple[str, ...]
     """The names of all scores. One of them is "loss"."""
-    has_class_weights = False
-    """Whether `--class-weights` acts."""
+    has_classes = False
+    """Whether `--class-weights`, `--positive`, `--operating-point` and `--calibrate` act."""
     baseline_names: tuple[str, ...] = ()
     """Of what learns without a BERT."""
     default_metric: str
@@ -112,7 +119,7 @@ class Task(ABC):
         """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""
         texts = [text_of(row, name) for name in columns.texts]
         label = self.label_of(row, columns.label) if columns.label else None
-        return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label, group_of(row, columns.group))
+        return Example(place, texts[0], texts[1] if len(texts) > 1 else None, label)
 
     @abstractmethod
     def label_of(self, row: Mapping[str, Any], column: str) -> Label:
@@ -125,6 +132,10 @@ class Task(ABC):
         Raises:
             FinetuneError: nothing can be learned of them.
         """
+
+    def fitted_to(self, train: Sequence[Example]) -> Self:
+        """The same labels, with what else the training rows say of these rows: of a part of them, say."""
+        return self
 
     @abstractmethod
     def of_model(self, config: BertConfig) -> Self:
@@ -202,8 +213,13 @@ class Task(ABC):
         return outputs
 
     def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> Self:
-        """The task with what is decided on the outputs of a trained model for validation texts, say thresholds."""
+        """The task with what is decided on a trained model's outputs for validation texts, say thresholds. All other
+        methods take outputs that are `finished`."""
         return self
+
+    def finished(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs as they are judged and shown, after what `tuned` decided: [I, C]."""
+        return outputs
 
     def decision(self) -> dict[str, Any]:
         """What `tuned` decided, for finetune.json."""
@@ -226,6 +242,17 @@ class Task(ABC):
             outputs: [I, C].
         """
 
+    def drawn(self, targets: np.ndarray, outputs: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Targets and outputs of texts by number, each as often as it is named: int64 [m]."""
+        return targets[texts], outputs[texts]
+
+    def scores_of_draws(
+        self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
+    ) -> dict[str, Sequence[float | None]]:
+        """The `scores` of several draws of the texts (see `drawn`): name -> one for each."""
+        found = [self.scores(*self.drawn(targets, outputs, texts)) for texts in draws]
+        return {name: [scores[name] for scores in found] for name in self.metrics}
+
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
         """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal. What is not
         defined is worst."""
@@ -242,6 +269,27 @@ class Task(ABC):
     ) -> dict[str, dict[str, np.ndarray]]:
         """What learns without a BERT: name -> held-out split -> outputs."""
         return {}
+
+    def uncertainty(self, outputs: np.ndarray) -> tuple[float, float]:
+        """How unsure models are of a text, and how much of it is that they disagree.
+
+        By default of probabilities of classes: the entropy of their mean, in nats, and what it has over the mean of the
+        entropies (Houlsby et al. 2011, section 3).
+
+        Args:
+            outputs: of S models for the text (see `of_texts`), [S, C] or [S, W, C].
+        """
+        of_mean, of_each = entropy(outputs.mean(0)), entropy(outputs).mean(0)
+        return float(of_mean), float(of_mean - of_each)
+
+    def doubt(self, target: np.ndarray, output: np.ndarray) -> float:
+        """How improbable a label is by a model that did not learn from it: the larger, the more.
+
+        Args:
+            target: of a text, [] or [K], or [W, 2] of its words.
+            output: of the text (see `of_texts`).
+        """
+        return float(1 - output[int(target)])
 
     # --- telling
 

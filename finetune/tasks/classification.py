@@ -20,7 +20,8 @@ from pretrain.engine.model_card import table
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..metrics import METRICS, confusion, majority, per_class, scores, tfidf
+from ..metrics import METRICS, OF_TWO, confusion, majority, per_class, scores, scores_of_draws, tfidf
+from ..operating_point import OperatingPoint, at_temperature, temperature, threshold_for
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from . import Card, HeldOut, Task
@@ -33,6 +34,8 @@ MOST_SMALL_CLASSES = 50
 MOST_CLASSES_SHOWN = 50
 # Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
 _AS_GOOD = 0.5
+# With fewer, a temperature would only make probabilities surer.
+FEWEST_MISTAKES = 5
 LABEL, PROBABILITIES = "predicted_label", "probabilities"
 
 
@@ -41,15 +44,31 @@ class Classification(Task):
 
     Args:
         labels: the names of the classes, once they are known.
+        positive: of two classes the place of the one that is looked for.
+        wish: what the threshold of its probability is to reach.
+        calibrates: whether probabilities get the temperature that fits the validation texts.
+        threshold, temperature: what was found on these; the temperature is told in any case.
     """
 
     name = "classification"
     label_columns = ("label", "labels", "class", "category", "target", "sentiment")
     shown, metrics, baseline_names = report.SHOWN, METRICS, (TFIDF, MAJORITY)
-    default_metric, has_class_weights = "macro_f1", True
+    default_metric, has_classes = "macro_f1", True
+    lower_is_better = frozenset({"loss", "calibration_error"})
 
-    def __init__(self, labels: Sequence[str] = ()):
-        self.labels = list(labels)
+    def __init__(
+        self,
+        labels: Sequence[str] = (),
+        positive: int | None = None,
+        wish: OperatingPoint | None = None,
+        calibrates: bool = False,
+        threshold: float | None = None,
+        temperature: float | None = None,
+    ):
+        self.labels, self.positive, self.wish, self.calibrates = list(labels), positive, wish, calibrates
+        self.threshold, self.temperature = threshold, temperature
+        if positive is not None:
+            self.metrics, self.shown = (*METRICS, *OF_TWO), {**report.SHOWN, **report.SHOWN_OF_TWO}
 
     # --- rows
 
@@ -58,7 +77,8 @@ class Classification(Task):
         return class_name(row.get(column), column)
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Classification":
-        """Raises FinetuneError where there are not two classes, or where they are texts or numbers of the rows."""
+        """Raises FinetuneError where there are not two classes, or where they are texts or numbers of the rows, or
+        where no positive one can be had."""
         show_text = settings.show_text == "yes"
         labels = label_names(train, show_text)
         if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
@@ -71,7 +91,26 @@ class Classification(Task):
                 f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
                 "the column of classes with --label-column, or give the classes short names"
             )
-        return Classification(labels)
+        wish = OperatingPoint.parse(settings.operating_point) if settings.operating_point else None
+        positive = self._positive(labels, train, settings)
+        return Classification(labels, positive, wish, settings.calibrate)
+
+    def _positive(self, labels: list[str], train: Sequence[Example], settings: FinetuneSettings) -> int | None:
+        """The place of the class that is looked for: the one that is named, else the rarer of two."""
+        option = "--positive" if settings.positive else "--operating-point" if settings.operating_point else ""
+        if len(labels) != 2:
+            if option:
+                raise FinetuneError(
+                    f"{option} is for two classes, and {settings.train} has {len(labels)}: leave it out"
+                )
+            return None
+        if settings.positive is None:
+            counts = Counter(example.label for example in train)
+            return min((1, 0), key=lambda place: counts[labels[place]])
+        if settings.positive not in labels:
+            raise FinetuneError(f"--positive {settings.positive} is no class of {settings.train}: give "
+                                f"{listing(labels, 2)}")  # fmt: skip
+        return labels.index(settings.positive)
 
     def of_model(self, config: BertConfig) -> "Classification":
         """The classes are the label names of the model."""
@@ -96,7 +135,7 @@ class Classification(Task):
         return example.label
 
     def describe(self, train: Sequence[Example]) -> list[str]:
-        """How many texts each class has, and which classes have few."""
+        """How many texts each class has, which classes have few, and which one is looked for."""
         counts = Counter(example.label for example in train)
         shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(12)]
         more = f" and {len(self.labels) - 12} more" if len(self.labels) > 12 else ""
@@ -107,6 +146,8 @@ class Classification(Task):
             sentences.append(
                 f"Fewer than 8 training texts: {', '.join(rare[:8])}{more}. Expect little of such classes."
             )
+        if self.positive is not None:
+            sentences.append(f"Positive class: {_short(self.labels[self.positive])} (the other: --positive).")
         return sentences
 
     # --- learning
@@ -149,9 +190,62 @@ class Classification(Task):
         """Probabilities of the classes."""
         return logits.float().softmax(-1)
 
-    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+    def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.metrics.scores`."""
-        return scores(targets, outputs)
+        return scores(targets, outputs, self.positive, self.answers(outputs))
+
+    def scores_of_draws(
+        self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
+    ) -> dict[str, Sequence[float | None]]:
+        """See `finetune.metrics.scores_of_draws`."""
+        return scores_of_draws(targets, outputs, draws, self.positive, self.answers(outputs))
+
+    def answers(self, outputs: np.ndarray) -> np.ndarray:
+        """The class of each text: int64 [n]; the most probable one, or by the threshold of the positive one."""
+        if self.threshold is None or self.positive is None:
+            return outputs.argmax(1)
+        # In float64, as the threshold may lie between two neighbours of float32.
+        is_positive = outputs[:, self.positive].astype(np.float64) >= self.threshold
+        return np.where(is_positive, self.positive, 1 - self.positive)
+
+    def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> "Classification":
+        """With the temperature that fits these texts, unless hardly any is answered wrongly, and the threshold that
+        reaches what is wished for on them."""
+        mistakes = int((outputs.argmax(1) != targets).sum())
+        found = temperature(targets, outputs) if mistakes >= FEWEST_MISTAKES else None
+        task = self._with(None, found)
+        if self.wish is None or self.positive is None:
+            return task
+        probabilities = task.finished(outputs)[:, self.positive]
+        return self._with(threshold_for(self.wish, targets == self.positive, probabilities), found)
+
+    def _with(self, threshold: float | None, temperature: float | None) -> "Classification":
+        return Classification(self.labels, self.positive, self.wish, self.calibrates, threshold, temperature)
+
+    def finished(self, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities at the temperature, if they are to be calibrated."""
+        if self.temperature is None or not self.calibrates:
+            return outputs
+        return at_temperature(outputs, self.temperature)
+
+    def decision(self) -> dict[str, Any]:
+        """Of two classes the one that is looked for, and its threshold; the temperature."""
+        positive = None if self.positive is None else self.labels[self.positive]
+        found = {"positive": positive, "threshold": self.threshold, "temperature": self.temperature}
+        found |= {"calibrated": True} if self.calibrates else {}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def with_decision(self, decision: Mapping[str, Any]) -> "Classification":
+        """Raises FinetuneError where the positive class is none of the model's, or a number is none."""
+        positive, numbers = decision.get("positive"), [decision.get(name) for name in ("threshold", "temperature")]
+        if positive is not None and positive not in self.labels:
+            raise FinetuneError(f"the positive class {positive!r:.42} is none of the model's: fine-tune again")
+        if not all(number is None or isinstance(number, int | float) for number in numbers):
+            raise FinetuneError("threshold or temperature of the model are no numbers: fine-tune again")
+        # A seed that an earlier release trained names none.
+        place = self.positive if positive is None else self.labels.index(positive)
+        calibrates = self.calibrates or decision.get("calibrated") is True
+        return Classification(self.labels, place, self.wish, calibrates, *numbers)
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """Half a standard error of the accuracy (docs/fine_tuning.md; after Breiman et al. 1984, section 3.4.3), and
@@ -181,14 +275,18 @@ class Classification(Task):
         answer = np.bincount(self.targets(train)).argmax()
         return {
             "labels": self.labels,
-            "per_class": {shown.split: per_class(shown.targets, shown.outputs, self.labels)},
+            "per_class": {
+                shown.split: per_class(shown.targets, shown.outputs, self.labels, self.answers(shown.outputs))
+            },
+            "decision": self.decision(),
             "majority": {split: float((self.targets(rows) == answer).mean()) for split, rows in held_out.items()},
         }
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """confusion.csv, confusion.png and mistakes.md."""
         matrix = self._confusion(shown)
-        worst = report.mistakes(shown.examples, shown.targets, shown.outputs, self.labels)
+        answers = self.answers(shown.outputs)
+        worst = report.mistakes(shown.examples, shown.targets, shown.outputs, self.labels, answers)
         report.write_confusion_csv(matrix, self.labels, out / "confusion.csv")
         title = f"{shown.split} texts, seed {shown.seed}"
         report.draw_confusion(matrix, self.labels, out / "confusion.png", title)
@@ -204,6 +302,7 @@ class Classification(Task):
                 "The model that is kept is no more accurate on the validation texts than that: "
                 f"{best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
             )
+        sentences += self._tell_decision(best["validation"])
         if len(self.labels) <= MOST_CLASSES_SHOWN:
             which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by class"
             sentences.append(f"\n{split} texts, {which}:\n{report.per_class_table(results['per_class'][split])}")
@@ -213,8 +312,30 @@ class Classification(Task):
         )
         return sentences
 
+    def _tell_decision(self, validation: Mapping[str, float | None]) -> list[str]:
+        """What threshold and temperature do, and where they do not do what was asked for.
+
+        Args:
+            validation: scores of the seed that is kept.
+        """
+        sentences = []
+        if self.wish and self.threshold is not None:
+            reached, shown = validation[self.wish.name], self.labels[self.positive]
+            says = f"{self.wish.name} {report.number(reached)} on the validation texts"
+            short = reached is None or reached < self.wish.value
+            beside = f", where {self.wish.value:g} was asked for" if short else ""
+            sentences.append(f"{shown} is answered from a probability of {self.threshold:.3f} on: {says}{beside}")
+        if self.temperature is not None:
+            told = "at" if self.calibrates else "as they are; they would fit the validation texts better at"
+            option = "" if self.calibrates else " (--calibrate)"
+            sentences.append(f"probabilities are {told} temperature {self.temperature:.2f}{option}")
+        elif self.calibrates:
+            sentences.append(f"probabilities are as they were: fewer than {FEWEST_MISTAKES} validation texts are "
+                             "answered wrongly, too few to find a temperature")  # fmt: skip
+        return sentences
+
     def _confusion(self, shown: HeldOut) -> np.ndarray:
-        return confusion(shown.targets, shown.outputs, len(self.labels))
+        return confusion(shown.targets, shown.outputs, len(self.labels), self.answers(shown.outputs))
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each class stand below those of all."""
@@ -233,20 +354,34 @@ print(classify({arguments}, truncation=True))"""
             kind="text-classification",
             name="a classifier of a domain",
             title=f"A classifier of {'pairs of texts' if is_pair else 'texts'} in {config.num_labels} classes",
-            findings=f"{majority}\n\n{table(('class', 'precision', 'recall', 'F1', 'texts'), rows)}",
+            findings=f"{majority}{self._decided()}\n\n{table(('class', 'precision', 'recall', 'F1', 'texts'), rows)}",
             metrics=("accuracy", "macro_f1"),
             example="" if config.classifier_hidden_layers else example,
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
+    def _decided(self) -> str:
+        """What the model card says of a threshold and of a temperature."""
+        found = []
+        if self.threshold is not None:
+            found.append(f"answers `{self.labels[self.positive]}` from a probability of {self.threshold:.4g} on")
+        if self.calibrates and self.temperature is not None:
+            found.append(f"gives probabilities the temperature {self.temperature:.4g}")
+        if not found:
+            return ""
+        return f"\n\n`python -m finetune.predict` {' and '.join(found)}; the pipeline of `transformers` does not."
+
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """The most probable class, and the probability of each."""
-        return {LABEL: self.labels[output.argmax()], PROBABILITIES: self._probabilities(output)}
+        """The class, and the probability of each."""
+        return {LABEL: self._answer(output), PROBABILITIES: self._probabilities(output)}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """A column for each class."""
         own = {f"probability_{name}": p for name, p in self._probabilities(output).items()}
-        return {LABEL: self.labels[output.argmax()], **own}
+        return {LABEL: self._answer(output), **own}
+
+    def _answer(self, output: np.ndarray) -> str:
+        return self.labels[int(self.answers(output[None])[0])]
 
     def _probabilities(self, output: np.ndarray) -> dict[str, float]:
         return {name: round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}

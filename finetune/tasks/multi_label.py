@@ -20,10 +20,10 @@ from pretrain.engine.step import Objective
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of_labels
-from ..metrics import multi_label_scores, per_label, tfidf_of_labels
+from ..metrics import multi_label_scores, multi_label_scores_of_draws, per_label, tfidf_of_labels
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
-from . import Card, HeldOut, Task
+from . import Card, HeldOut, Task, entropy
 from .sequences import class_name, fine_tuned_classifier, last_layer, new_classifier
 
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
@@ -83,8 +83,12 @@ class MultiLabel(Task):
                 f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
                 "the column of labels with --label-column, or give the labels short names"
             )
-        names = sorted(counts)
-        return MultiLabel(names, shares=[(counts[name] + 0.5) / (len(train) + 1) for name in names])
+        return MultiLabel(sorted(counts)).fitted_to(train)
+
+    def fitted_to(self, train: Sequence[Example]) -> "MultiLabel":
+        """The shares of the labels among these rows."""
+        counts = Counter(name for example in train for name in example.label)
+        return MultiLabel(self.labels, shares=[(counts[name] + 0.5) / (len(train) + 1) for name in self.labels])
 
     def of_model(self, config: BertConfig) -> "MultiLabel":
         """The labels are the label names of the model."""
@@ -177,6 +181,12 @@ class MultiLabel(Task):
         """See `finetune.metrics.multi_label_scores`."""
         return multi_label_scores(targets, outputs, outputs >= self.thresholds)
 
+    def scores_of_draws(
+        self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
+    ) -> dict[str, Sequence[float | None]]:
+        """See `finetune.metrics.multi_label_scores_of_draws`."""
+        return multi_label_scores_of_draws(targets, outputs, outputs >= self.thresholds, draws)
+
     def baselines(
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
@@ -185,6 +195,16 @@ class MultiLabel(Task):
         priors = [np.tile(targets.mean(0, dtype=np.float32), (len(rows), 1)) for rows in held_out.values()]
         found = {TFIDF: tfidf_of_labels(train, targets, list(held_out.values())), FREQUENCIES: priors}
         return {name: dict(zip(held_out, outputs, strict=True)) for name, outputs in found.items()}
+
+    def uncertainty(self, outputs: np.ndarray) -> tuple[float, float]:
+        """The same of each label, which is there or not; the mean over the labels."""
+        both = np.stack([outputs, 1 - outputs], axis=-1)
+        of_mean, of_each = entropy(both.mean(0)).mean(), entropy(both).mean()
+        return float(of_mean), float(of_mean - of_each)
+
+    def doubt(self, target: np.ndarray, output: np.ndarray) -> float:
+        """That of its most doubtful label."""
+        return float(np.abs(target - output).max())
 
     # --- telling
 

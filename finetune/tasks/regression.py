@@ -42,6 +42,7 @@ class Regression(Task):
     default_metric = "loss"
     lower_is_better = frozenset({"mae", "rmse", "loss"})
     baseline_names = (TFIDF, MEAN)
+    needs_seeds = True
     num_outputs = 1
 
     def __init__(self, mean: float = 0.0, std: float = 1.0):
@@ -60,7 +61,12 @@ class Regression(Task):
             raise FinetuneError(
                 f'"{columns.label}" of {settings.train} has no two different numbers: give --label-column'
             )
-        return Regression(float(numbers.mean()), float(numbers.std()))
+        return self.fitted_to(train)
+
+    def fitted_to(self, train: Sequence[Example]) -> "Regression":
+        """The scale of these rows; that of all where they are equal."""
+        numbers = np.array([example.label for example in train], dtype=np.float64)
+        return Regression(float(numbers.mean()), float(numbers.std())) if np.ptp(numbers) else self
 
     def of_model(self, config: BertConfig) -> "Regression":
         """A model that is kept answers in the user's scale."""
@@ -135,6 +141,15 @@ class Regression(Task):
         mean = [np.full((len(rows), 1), numbers.mean(), np.float32) for rows in held_out.values()]
         found = {TFIDF: tfidf_regression(train, numbers, list(held_out.values())), MEAN: mean}
         return {name: dict(zip(held_out, outputs, strict=True)) for name, outputs in found.items()}
+
+    def uncertainty(self, outputs: np.ndarray) -> tuple[float, float]:
+        """The standard deviation of the models' numbers, all of which is disagreement."""
+        found = float(outputs[:, 0].std())
+        return found, found
+
+    def doubt(self, target: np.ndarray, output: np.ndarray) -> float:
+        """How far it is off, in the scale of the rows."""
+        return float(abs(target - output[0]))
 
     # --- telling
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import group_of, is_text, kind_of, whole_characters
+from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import listing
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
@@ -24,7 +24,7 @@ from .. import annotations, report, taggers
 from ..annotations import Mention
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..metrics import per_type, tagging_scores, word_scores
+from ..metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
 from ..rows import BadRows, Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..tags import (
@@ -45,7 +45,7 @@ from ..tags import (
     typed,
 )
 from ..words import encode_words, joined, words_of
-from . import Card, Form, HeldOut, Task
+from . import Card, Form, HeldOut, Task, entropy
 from .sequences import fine_tuned, new_model
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
@@ -103,7 +103,7 @@ class Tagging(Task):
         Raises:
             ValueError: with what is wrong with it.
         """
-        column, group = columns.texts[0], group_of(row, columns.group)
+        column = columns.texts[0]
         words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
         if isinstance(words, str) and not _are_tags(tags):
             text = text_of(row, column)
@@ -112,14 +112,14 @@ class Tagging(Task):
             if columns.label is not None:
                 found = annotations.mentions(tags, text, columns.label)
                 label = tuple(iob2(_covering(found, spans, columns.label), len(spans)))
-            return Example(place, text, label=label, group=group, words=tuple(spans))
+            return Example(place, text, label=label, words=tuple(spans))
         if isinstance(words, str):
             words = text_of(row, column).split()
         text, spans = joined([_word(word, column) for word in _list(words, column)])
         label = None if columns.label is None else tuple(_tag(tag, columns.label) for tag in _list(tags, columns.label))
         if label is not None and len(label) != len(spans):
             raise ValueError(f'has {len(spans)} words in "{column}" and {len(label)} tags in "{columns.label}"')
-        return Example(place, text, label=label, group=group, words=tuple(spans))
+        return Example(place, text, label=label, words=tuple(spans))
 
     def label_of(self, row: Mapping[str, Any], column: str) -> Any:
         """The labels of a row are read with its words (see `example`)."""
@@ -263,6 +263,13 @@ class Tagging(Task):
         assert len(outputs) == ends[-1], "as many outputs as words"
         return np.split(outputs, ends[:-1])
 
+    def drawn(self, targets: np.ndarray, outputs: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The words of these texts; every copy of a text is a text of its own."""
+        first, last = np.searchsorted(targets[:, 0], texts), np.searchsorted(targets[:, 0], texts, side="right")
+        chosen = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+        numbers = np.repeat(np.arange(len(texts)), last - first)
+        return np.stack([numbers, targets[chosen, 1]], axis=1), outputs[chosen]
+
     def decision(self) -> dict[str, Any]:
         """The scheme of the training rows, which predictions are written in."""
         return {"scheme": self.scheme, **({} if self.has_types else {"has_types": False})}
@@ -276,6 +283,12 @@ class Tagging(Task):
         if self.of_words:
             return word_scores(targets[:, 1], outputs)
         return tagging_scores(targets, outputs, self.labels)
+
+    def scores_of_draws(
+        self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
+    ) -> dict[str, Sequence[float | None]]:
+        """See `finetune.metrics.tagging_scores_of_draws`."""
+        return tagging_scores_of_draws(targets, outputs, self.labels, self.of_words, draws)
 
     @property
     def baseline_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -300,6 +313,18 @@ class Tagging(Task):
             }
             for name, each in found.items()
         }
+
+    def uncertainty(self, outputs: np.ndarray) -> tuple[float, float]:
+        """That of the word of which the models are the least sure."""
+        if not outputs.shape[1]:
+            return 0.0, 0.0
+        of_mean, of_each = entropy(outputs.mean(0)), entropy(outputs).mean(0)
+        place = int(of_mean.argmax())
+        return float(of_mean[place]), float(of_mean[place] - of_each[place])
+
+    def doubt(self, target: np.ndarray, output: np.ndarray) -> float:
+        """That of its most doubtful word."""
+        return float(1 - output[np.arange(len(output)), target[:, 1]].min()) if len(output) else 0.0
 
     # --- telling
 

@@ -62,7 +62,8 @@ def test_every_model_stands_in_the_table_under_a_name_of_its_own(compared, files
     assert found["reference"] == "run" and found["shown"] == "test"
     table = (compared / "comparison.md").read_text()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")]
-    assert rows == ["test texts", *NAMES, *(f"run minus {name}" for name in NAMES[1:])]
+    differences = [row for name in NAMES[1:] for row in (f"run minus {name}", "its 95 % interval")]
+    assert rows == ["test texts", *NAMES, *differences]
     accuracy = found["models"]["run"]["test"]["accuracy"]
     assert f"| run | {accuracy['mean']:.3f} ± {accuracy['std']:.3f} |" in table
 

@@ -184,6 +184,7 @@ def test_three_files(write_rows, capsys):
         'Columns: texts in "text", labels in "label".',
         "Texts: 60 for training, 2 for validation, 1 for test.",
         "2 classes: a 40, b 20.",
+        "Positive class: b (the other: --positive).",
     ]
 
 

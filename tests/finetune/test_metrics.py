@@ -47,6 +47,31 @@ def counted(gold: list[int], rows: list[list[float]]) -> dict[str, float]:
             found[f"macro_{name}"] += value / len(present)
             found[f"weighted_{name}"] += value * gold.count(c) / n
     found["mcc"] = correlation(gold, predicted)
+    classes = [c for c in range(len(rows[0])) if 0 < gold.count(c) < n]
+    aurocs = [auroc([row[c] for g, row in zip(gold, rows, strict=True) if g == c],
+                    [row[c] for g, row in zip(gold, rows, strict=True) if g != c]) for c in classes]  # fmt: skip
+    found["auroc"] = sum(aurocs) / len(aurocs) if aurocs else None
+    precisions = [average_precision([(row[c], g == c) for g, row in zip(gold, rows, strict=True)]) for c in set(gold)]
+    found["average_precision"] = sum(precisions) / len(precisions)
+    bins = [math.ceil(np.float64(max(row)) * 15) for row in rows]
+    found["calibration_error"] = sum(
+        abs(sum((max(row) - (g == p)) for b, row, (g, p) in zip(bins, rows, pairs, strict=True) if b == each)) / n
+        for each in set(bins)
+    )
+    return found
+
+
+def auroc(positive: list[float], negative: list[float]) -> float:
+    """The share of pairs that stand in the right order."""
+    return sum((p > q) + (p == q) / 2 for p in positive for q in negative) / (len(positive) * len(negative))
+
+
+def average_precision(rows: list[tuple[float, bool]]) -> float:
+    """The precision at each different number, times the share of the positive ones with this number."""
+    total, found = sum(positive for _, positive in rows), 0.0
+    for number in {number for number, _ in rows}:
+        above = [positive for other, positive in rows if other >= number]
+        found += sum(above) / len(above) * sum(p for other, p in rows if other == number) / total
     return found
 
 
@@ -70,7 +95,9 @@ def test_scores_equal_a_count_by_hand_and_print_no_warning():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = scores(gold, probabilities)
-        assert tuple(found) == METRICS and all(type(value) is float for value in found.values())
+        assert tuple(found) == METRICS
+        one_class = len(set(gold.tolist())) == 1
+        assert all(type(value) is float for name, value in found.items() if name != "auroc" or not one_class)
         assert found == pytest.approx(counted(gold.tolist(), probabilities.tolist()), abs=1e-9), seed
         degenerate += len(set(gold.tolist())) == 1
     assert degenerate > 100

@@ -17,6 +17,7 @@ from finetune.metrics import combined, per_class
 from finetune.report import (
     SHOWN,
     Mistake,
+    baselines_table,
     confusion_table,
     draw_confusion,
     mistakes,
@@ -235,7 +236,7 @@ def test_no_mistakes_are_said_to_be_none():
 
 
 def result(accuracy: float) -> dict:
-    rest = {"weighted_f1": 0.7, "mcc": -0.25, "macro_precision": 0.61, "macro_recall": 0.62}
+    rest = {"weighted_f1": 0.7, "mcc": -0.25, "macro_precision": 0.61, "macro_recall": 0.62, "auroc": None}
     return {"accuracy": accuracy, "macro_f1": 0.6, "loss": 1.0, **rest}
 
 
@@ -248,6 +249,22 @@ def test_scores_of_one_seed():
         "MCC                  -0.250",
         "macro precision       0.610",
         "macro recall          0.620",
+        "AUROC             undefined",
+    ]
+
+
+def test_intervals_and_baselines_stand_beside_scores():
+    shown, found = {"accuracy": "accuracy", "AUROC": "auroc"}, combined([result(0.8)])
+    text = scores_table(shown, found, None, {"validation": {"accuracy": [0.75, 0.85], "auroc": None}})
+    assert text.split("\n") == [
+        "          validation  95 % interval, validation",
+        "accuracy       0.800             0.750 to 0.850",
+        "AUROC      undefined                  undefined",
+    ]
+    assert baselines_table(shown, {"words": {"test": found}}, "test").split("\n") == [
+        "without a BERT, test      words",
+        "accuracy                  0.800",
+        "AUROC                 undefined",
     ]
 
 

@@ -82,7 +82,7 @@ def finished(given, tmp_path_factory):
 
 def test_the_folder_holds_what_is_promised(finished):
     names = {path.name for path in finished.iterdir()} - {".lock"}
-    report = {"results.json", "confusion.csv", "confusion.png", "mistakes.md"}
+    report = {"results.json", "ensemble.json", "confusion.csv", "confusion.png", "mistakes.md"}
     assert names == {"settings.yaml", "seed-1", "seed-2", "final", *report}
     for seed in ("seed-1", "seed-2"):
         inside = {path.name for path in (finished / seed).iterdir()}

@@ -1,0 +1,190 @@
+"""Cross-validation: every row is a test text once, of models that never saw it, nor any of its group."""
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.console import command_line
+from data_prep.console.screen import say
+from data_prep.durable import write_json, write_text
+from pretrain.engine.folder import claimed
+from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
+
+from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, read_training_rows, split, units_of
+from .finetuning import kept_seed, run_seeds
+from .metrics import spread
+from .report import baselines_table, parts_of_folds_table, scores_table
+from .resolve import MAY_DIFFER, out_folder, resolve, with_task
+from .rows import BadRows, Example
+from .settings import GROUPS, FinetuneError, FinetuneSettings
+from .tasks import Task
+
+MOST_FOLDS = 50
+_DOUBTFUL = 100
+# The folds are the same whatever the seeds of the run.
+_SEED = 2018
+
+
+def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path:
+    """Fine-tune once for each fold of `--train`, each in a folder of its own under `--out`; returns that folder.
+
+    results.json there: {"folds", "rows", "validation", "test": {metric: {"mean", "std", "seeds"}}, "baselines", "by"},
+    where "seeds" are the folds, and the score of a fold is the mean over its seeds.
+
+    Args:
+        task: what is learned; by default that of `--task`.
+    """
+    out = out_folder(settings)
+    asked = settings
+    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
+        settings = replace(settings, out=str(out))
+        datasets = list(folds(settings, task))
+        with_task(settings, datasets[0].task)
+        if world.is_main:
+            write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+        found = []
+        for number, dataset in enumerate(datasets, 1):
+            say(f"\n=== fold {number} of {len(datasets)}")
+            describe(dataset, is_split=True)
+            place = out / f"fold-{number}"
+            run = replace(settings, folds=None, out=str(place))
+            run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
+            with claimed(place) if world.is_main else nullcontext():
+                found.append(run_seeds(run, place, dataset, world, interruption))
+        if world.is_main:
+            write_results(out, settings, datasets[0].task, found, datasets)
+    return out
+
+
+def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
+    """A dataset for each fold, which is its test part; a tenth of the rest is its validation part.
+
+    Raises:
+        FinetuneError: there are fewer different texts or groups than folds.
+    """
+    bad = BadRows(settings.skip_bad_rows)
+    task, columns, rows = read_training_rows(settings, task, bad)
+    bad.report()
+    if settings.folds == GROUPS and columns.group is None:
+        raise FinetuneError("--folds groups leaves one group out at a time: name their column with --group-column")
+    check_parts(columns, rows, settings)
+    for test in parts_of(rows, task, settings.folds, columns.group):
+        held = set(test.tolist())
+        rest = [row for number, row in enumerate(rows) if number not in held]
+        train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum)
+        if not validation:
+            raise FinetuneError(f"{settings.train} has too few rows for --folds {settings.folds}: give fewer")
+        yield Dataset(task.fitted_to(rest), columns, train, validation, [rows[number] for number in test])
+
+
+def parts_of(rows: Sequence[Example], task: Task, number: str, group: str | None) -> list[np.ndarray]:
+    """The numbers of the rows of each fold: all copies of a text in one, all texts of a group, and of each stratum
+    about the same share.
+
+    Raises:
+        FinetuneError: there are too few of them, or too many groups for a fold each.
+    """
+    units = units_of(rows, "folds")
+    known = {unit: place for place, unit in enumerate(dict.fromkeys(units))}
+    of_row = np.array([known[unit] for unit in units])
+    without = sum(row.group is None for row in rows) if group else 0
+    what = f'different values of "{group}"' if group else "different texts"
+    what += f" (of them {without:,} rows without one, each a group of its own)" if without else ""
+    if number == GROUPS:
+        if not 2 <= len(known) <= MOST_FOLDS:
+            raise FinetuneError(
+                f"there are {len(known):,} {what}, and a fold each takes 2 to {MOST_FOLDS}: give --folds 5"
+            )
+        return [np.flatnonzero(of_row == place) for place in range(len(known))]
+    if len(known) < int(number):
+        raise FinetuneError(f"there are {len(known):,} {what}, too few for --folds {number}: give fewer")
+    strata = np.unique([task.stratum(row) for row in rows], return_inverse=True)[1]
+    found = list(_stratified(strata, of_row, int(number)))
+    if not all(map(len, found)):
+        raise FinetuneError(f"there are {len(known):,} {what}, too few or too unequal for --folds {number}: give fewer")
+    return found
+
+
+def _stratified(strata: np.ndarray, units: np.ndarray, number: int) -> Iterator[np.ndarray]:
+    """The numbers of the rows of each fold; strata [n] count only where one of them has a row for each fold."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    if np.bincount(strata).max() < number:
+        strata = np.zeros_like(strata)
+    made = StratifiedGroupKFold(number, shuffle=True, random_state=_SEED)
+    with warnings.catch_warnings():
+        # It warns of classes with fewer rows than folds.
+        warnings.simplefilter("ignore", UserWarning)
+        yield from (test for _, test in made.split(strata, strata, units))
+
+
+def write_doubtful(out: Path, settings: FinetuneSettings, found: Sequence[dict], datasets: Sequence[Dataset]) -> None:
+    """doubtful.jsonl: a tenth of the rows, 100 at most, whose label is the least probable by the models that did not
+    learn from it, those first: most of the wrong labels are among them (Northcutt et al. 2021)."""
+    rows: list[tuple[float, dict]] = []
+    for number, (results, dataset) in enumerate(zip(found, datasets, strict=True), 1):
+        task, outputs = kept_seed(out / f"fold-{number}", results, dataset.task, "test")
+        targets = task.of_texts(task.targets(dataset.test), dataset.test)
+        for example, target, output in zip(dataset.test, targets, task.of_texts(outputs, dataset.test), strict=True):
+            row = {"place": example.place, "doubt": round(task.doubt(target, output), 6), "label": example.label}
+            if settings.show_text == "yes":
+                pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+                row |= {"text": example.text, **pair, **task.prediction(output, example)}
+            rows.append((-row["doubt"], row))
+    rows.sort(key=lambda pair: pair[0])
+    most = rows[: min(_DOUBTFUL, -(-len(rows) // 10))]
+    write_text(out / "doubtful.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for _, row in most))
+
+
+def write_results(
+    out: Path, settings: FinetuneSettings, task: Task, found: Sequence[dict], datasets: Sequence[Dataset]
+) -> None:
+    """Write and say what the folds reached together."""
+    results = {
+        "folds": len(found),
+        "rows": [dataset.rows() for dataset in datasets],
+        "validation": over_folds([fold["validation"] for fold in found]),
+        "test": over_folds([fold["test"] for fold in found]),
+        "baselines": {
+            name: {"test": over_folds([fold["baselines"][name]["test"] for fold in found])}
+            for name in found[0]["baselines"]
+        },
+        "by": parts_over_folds([fold["by"]["test"] for fold in found]) if datasets[0].columns.part else {},
+    }
+    write_doubtful(out, settings, found, datasets)
+    write_json(out / "results.json", results)
+    say(f"\n{scores_table(task.shown, None, results['test'], what=f'{len(found)} folds')}")
+    if results["by"]:
+        say(f"\n{parts_of_folds_table(task.shown, results['by'], f'test, by {datasets[0].columns.part}')}")
+    if results["baselines"]:
+        say(f"\n{baselines_table(task.shown, results['baselines'], 'test')}")
+    say(f"\nThe rows whose label is the most doubtful are in {out / 'doubtful.jsonl'}. Each fold's model is in "
+        f"{out}/fold-N/final; without --folds all rows train the one to keep.")  # fmt: skip
+
+
+def parts_over_folds(parts: Sequence[dict[str, dict]]) -> dict[str, dict]:
+    """For each value of `--report-by`, the most frequent first, the number of its test texts, and the spread of its
+    scores over the folds that have such texts: value -> {"texts", "scores"}.
+
+    Args:
+        parts: of each fold (see `intervals.by_part`).
+    """
+    found = {}
+    for value in dict.fromkeys(value for fold in parts for value in fold):
+        of_value = [fold[value] for fold in parts if value in fold]
+        scores = [each["scores"] for each in of_value]
+        names = [name for name in scores[0] if all(name in each for each in scores)]
+        spreads = {name: spread([each[name] for each in scores]) for name in names}
+        found[value] = {"texts": sum(each["texts"] for each in of_value), "scores": spreads}
+    return dict(sorted(found.items(), key=lambda part: (-part[1]["texts"], part[0])))
+
+
+def over_folds(scores: Sequence[dict]) -> dict[str, dict]:
+    """The spread over the folds of each score's mean over the seeds."""
+    names = [name for name in scores[0] if all(name in fold for fold in scores)]
+    return {name: spread([fold[name]["mean"] for fold in scores]) for name in names}

@@ -1,0 +1,129 @@
+"""What more labelled rows would bring: the same training on an eighth, a quarter, a half and all of them."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep.console import command_line
+from data_prep.console.screen import say
+from data_prep.durable import replaced, write_json, write_text
+from pretrain.engine.folder import claimed
+from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
+
+from .dataset import Dataset, read_dataset, split
+from .finetuning import run_seeds
+from .report import score
+from .resolve import MAY_DIFFER, out_folder, resolve, with_budget, with_task
+from .settings import FinetuneError, FinetuneSettings
+from .tasks import Task
+
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+_FEWEST_ROWS = 64
+_MOST_COLUMNS = 4
+
+
+def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path:
+    """Fine-tune on growing parts of `--train`, each in a folder of its own under `--out`; returns that folder.
+
+    Every part holds the smaller ones; validation and test texts stay the same. results.json there: {"points": [{"rows",
+    "validation", "test", "baselines"}, ...], "shown"}; learning_curve.png draws it.
+
+    Args:
+        task: what is learned; by default that of `--task`.
+    """
+    out = out_folder(settings)
+    asked = settings
+    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
+        settings = replace(settings, out=str(out))
+        dataset = read_dataset(settings, task)
+        parts = growing(dataset)
+        with_task(settings, dataset.task)
+        if world.is_main:
+            write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+        points, settings = [], with_seeds(settings, parts)
+        for part in parts:
+            rows = len(part.train)
+            say(f"\n=== {rows:,} training rows")
+            place = out / f"rows-{rows}"
+            run = replace(settings, learning_curve=False, out=str(place))
+            run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
+            with claimed(place) if world.is_main else nullcontext():
+                found = run_seeds(run, place, part, world, interruption)
+            points.append({"rows": rows, **{name: found[name] for name in ("validation", "test", "baselines")}})
+        if world.is_main:
+            write_curve(out, dataset, points)
+    return out
+
+
+def growing(dataset: Dataset) -> list[Dataset]:
+    """The dataset with parts of its training rows, the smallest first, of each stratum the same share.
+
+    Raises:
+        FinetuneError: there are too few rows to take parts of.
+    """
+    if len(dataset.train) < 2 * _FEWEST_ROWS:
+        raise FinetuneError(
+            f"{len(dataset.train):,} training rows are too few for --learning-curve: it takes {2 * _FEWEST_ROWS}"
+        )
+    parts, rest = [dataset], dataset.train
+    for share in SHARES[-2::-1]:
+        if share * len(dataset.train) < _FEWEST_ROWS:
+            break
+        # Half of what is left is put back each time, so that every part holds the smaller ones.
+        rest, _ = split(rest, 0.5, f"curve {share:g}", dataset.task.stratum)
+        if len(rest) < len(parts[-1].train):
+            parts.append(replace(dataset, train=rest, task=dataset.task.fitted_to(rest)))
+    if len(parts) == 1:
+        raise FinetuneError(f"the {len(dataset.train):,} training rows are of so few groups, or texts, that no half of "
+                            "them can be left out: --learning-curve needs more")  # fmt: skip
+    return parts[::-1]
+
+
+def with_seeds(settings: FinetuneSettings, parts: Sequence[Dataset]) -> FinetuneSettings:
+    """The settings with as many seeds for all parts as the smallest one gets."""
+    return replace(settings, seeds=max(with_budget(settings, len(part.train)).seeds for part in parts))
+
+
+def write_curve(out: Path, dataset: Dataset, points: Sequence[dict]) -> None:
+    """Write and say the scores of every part."""
+    task, shown = dataset.task, "test" if dataset.test else "validation"
+    columns = dict(list(task.shown.items())[:_MOST_COLUMNS])
+    lines = [[f"training rows, {shown} texts", *columns]]
+    for point in points:
+        lines.append([f"{point['rows']:,}", *(score(point[shown][metric]) for metric in columns.values())])
+        for name, found in point["baselines"].items():
+            lines.append([f"{name}, {point['rows']:,}", *(score(found[shown][m]) for m in columns.values())])
+    header, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    table = "\n".join([header, "|---" * len(lines[0]) + "|", *rows]) + "\n"
+    write_text(out / "learning_curve.md", table)
+    write_json(out / "results.json", {"points": points, "shown": shown})
+    draw(points, shown, next(iter(columns.items())), out / "learning_curve.png")
+    say(f"\n{table}\nThe table is in {out / 'learning_curve.md'}, the curve in {out / 'learning_curve.png'}.")
+
+
+def draw(points: Sequence[dict], shown: str, metric: tuple[str, str], path: Path) -> None:
+    """Draw a score over the number of rows as PNG, the baselines beside it; the picture is replaced as a whole."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    title, name = metric
+    rows = [point["rows"] for point in points]
+    curves = {"this model": [point[shown][name] for point in points]}
+    for baseline in points[-1]["baselines"]:
+        curves[baseline] = [point["baselines"][baseline][shown][name] for point in points]
+    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for label, found in curves.items():
+        places = [i for i, each in enumerate(found) if each["mean"] is not None]
+        errors = [found[i]["std"] or 0.0 for i in places]
+        axes.errorbar([rows[i] for i in places], [found[i]["mean"] for i in places], errors, marker="o", label=label)
+    axes.set_xscale("log")
+    axes.set_xticks(rows, [f"{count:,}" for count in rows])
+    axes.minorticks_off()
+    axes.set(xlabel="training rows", ylabel=f"{title}, {shown} texts")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

@@ -1,0 +1,120 @@
+"""Where a probability becomes a yes: the threshold that reaches what is asked for, and what it costs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .settings import FinetuneError
+
+# What can be asked for, and what is to be as good as possible there.
+OTHER = {"sensitivity": "specificity", "specificity": "sensitivity", "ppv": "sensitivity", "npv": "specificity"}
+
+
+class OperatingPoint(NamedTuple):
+    """A wish such as sensitivity=0.95."""
+
+    name: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> "OperatingPoint":
+        """Raises FinetuneError where it names no such score, or no share."""
+        name, equals, number = text.partition("=")
+        try:
+            value = float(number) if equals else -1.0
+        except ValueError:
+            value = -1.0
+        if name not in OTHER or not 0 < value <= 1:
+            raise FinetuneError(f"--operating-point {text}: give one of {', '.join(OTHER)} and a share, as in "
+                                "sensitivity=0.95")  # fmt: skip
+        return cls(name, value)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value:g}"
+
+
+def rates(positive: np.ndarray, given: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float | None]:
+    """`sensitivity`, `specificity`, `ppv`, `npv` (positive and negative predictive value), and of the positive class
+    `f1`, `f2`, `f05` (F-beta: van Rijsbergen 1979); None where nothing is counted.
+
+    Args:
+        positive, given: bool [n], the gold labels and the answers.
+        weights: [n], how often each text counts; by default once.
+    """
+    weights = np.ones(len(positive)) if weights is None else weights
+    cells = {(gold, answer): float(weights[(positive == gold) & (given == answer)].sum())
+             for gold in (True, False) for answer in (True, False)}  # fmt: skip
+    right, missed, false, rest = (cells[key] for key in ((True, True), (True, False), (False, True), (False, False)))
+    found = {
+        "sensitivity": _share(right, right + missed),
+        "specificity": _share(rest, rest + false),
+        "ppv": _share(right, right + false),
+        "npv": _share(rest, rest + missed),
+    }
+    for name, beta in (("f1", 1.0), ("f2", 2.0), ("f05", 0.5)):
+        found[name] = _share((1 + beta**2) * right, (1 + beta**2) * right + beta**2 * missed + false)
+    return found
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.ndarray) -> float:
+    """The threshold on the probability of the positive class that reaches what is wished for with the best of the other
+    rate (see `OTHER`), between two probabilities; where nothing reaches it, the one that comes nearest.
+
+    Args:
+        positive: bool [n], the gold labels.
+        probabilities: [n], of the positive class.
+    """
+    numbers = np.unique(probabilities.astype(np.float64))
+    # Below all, between two neighbours, above all.
+    cuts = np.concatenate([[0.0], (numbers[1:] + numbers[:-1]) / 2, [np.nextafter(1.0, 2.0)]])
+    of_positive, of_negative = (np.sort(probabilities[positive == kind]) for kind in (True, False))
+    right = len(of_positive) - np.searchsorted(of_positive, cuts)
+    false = len(of_negative) - np.searchsorted(of_negative, cuts)
+    missed, rest = len(of_positive) - right, len(of_negative) - false
+    parts = {
+        "sensitivity": (right, right + missed),
+        "specificity": (rest, rest + false),
+        "ppv": (right, right + false),
+        "npv": (rest, rest + missed),
+    }
+    reached, other = (part / np.maximum(whole, 1) for part, whole in (parts[wish.name], parts[OTHER[wish.name]]))
+    defined = np.flatnonzero((parts[wish.name][1] > 0) & (parts[OTHER[wish.name]][1] > 0))
+    if not len(defined):
+        return 0.5
+    order = np.lexsort((other[defined], np.minimum(reached[defined], wish.value)))
+    return float(cuts[defined[order[-1]]])
+
+
+def temperature(gold: np.ndarray, probabilities: np.ndarray) -> float:
+    """The temperature that gives the gold classes the largest likelihood (Guo et al. 2017, section 4.2): over 1 for
+    probabilities that are too sure.
+
+    Args:
+        gold: int64 [n].
+        probabilities: float32 [n, C].
+    """
+    from scipy.optimize import minimize_scalar
+
+    logits = np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST))
+    places = np.arange(len(gold))
+
+    def loss(log_temperature: float) -> float:
+        scaled = logits / np.exp(log_temperature)
+        return float((np.logaddexp.reduce(scaled, axis=1) - scaled[places, gold]).mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-_WIDEST, _WIDEST), method="bounded").x))
+
+
+_SMALLEST, _WIDEST = 1e-12, 3.0
+
+
+def at_temperature(probabilities: np.ndarray, value: float) -> np.ndarray:
+    """Probabilities float32 [n, C] at a temperature; the order of the classes stays."""
+    logits = np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST)) / value
+    logits -= logits.max(1, keepdims=True)
+    found = np.exp(logits)
+    return (found / found.sum(1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,72 @@
+"""How well numbers put one kind of text before the other, whatever the threshold: AUROC and average precision."""
+
+import numpy as np
+
+
+class Ranking:
+    """Texts in the order of a number; texts of one number stand together.
+
+    Args:
+        numbers: [n], say the probability of a class.
+    """
+
+    def __init__(self, numbers: np.ndarray):
+        self._order = np.argsort(-numbers, kind="stable")
+        ranked = numbers[self._order]
+        # Where each number begins.
+        self._starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, int)
+
+    def auroc(self, weights: np.ndarray, positive: np.ndarray) -> float | None:
+        """The share of pairs of a positive and a negative text that stand in the right order, a half for equal ones
+        (Hanley and McNeil 1982); None without both kinds.
+
+        Args:
+            weights: [n], how often each text counts.
+            positive: bool [n].
+        """
+        of_positive, of_negative = self._counts(weights, positive)
+        pairs = of_positive.sum() * of_negative.sum()
+        if not pairs:
+            return None
+        below = of_negative.sum() - np.cumsum(of_negative)
+        return float((of_positive * (below + of_negative / 2)).sum() / pairs)
+
+    def average_precision(self, weights: np.ndarray, positive: np.ndarray) -> float | None:
+        """The precision at each threshold, weighted by the recall that it adds, as scikit-learn has it; None without a
+        positive text (see `auroc`)."""
+        of_positive, of_negative = self._counts(weights, positive)
+        found = np.cumsum(of_positive)
+        total = found[-1] if len(found) else 0
+        if not total:
+            return None
+        given = found + np.cumsum(of_negative)
+        precision = np.divide(found, given, out=np.zeros_like(found), where=given > 0)
+        return float((of_positive * precision).sum() / total)
+
+    def _counts(self, weights: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positive and negative texts of each number, the largest first."""
+        ranked, is_positive = weights[self._order].astype(np.float64), positive[self._order]
+        if not len(ranked):
+            return ranked, ranked
+        of_positive = np.add.reduceat(np.where(is_positive, ranked, 0.0), self._starts)
+        return of_positive, np.add.reduceat(ranked, self._starts) - of_positive
+
+
+BINS = 15
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """How far probabilities are from the share of right answers among texts of about this probability: the mean over
+    15 bins of equal width, each by its texts (Naeini et al. 2015; Guo et al. 2017, section 2).
+
+    Args:
+        confidence: [n], the probability of the answer.
+        right: bool [n].
+        weights: [n], how often each text counts; by default once.
+    """
+    confidence = confidence.astype(np.float64)
+    weights = np.ones(len(confidence)) if weights is None else weights
+    # (0, 1/15], (1/15, 2/15], ...
+    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gap = np.bincount(place, weights * (confidence - right), BINS)
+    return float(np.abs(gap).sum() / weights.sum())

@@ -1,0 +1,405 @@
+"""What stands beside a result: baselines, parts, operating points, temperatures, folds, the curve over the rows."""
+
+import csv
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.choose import chosen
+from finetune.choose import main as choose
+from finetune.dataset import read_dataset, read_training_rows
+from finetune.finetuning import kept_seed
+from finetune.folds import folds, parts_of
+from finetune.learning_curve import growing
+from finetune.operating_point import OperatingPoint, rates
+from finetune.predict import main as predict
+from finetune.predictor import Ensemble, Predictor
+from finetune.rows import BadRows, Example
+from finetune.run import main
+from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.classification import Classification
+
+OPTIONS = [
+    "--device=cpu",
+    "--precision=fp32",
+    "--threads=1",
+    "--batch-size=8",
+    "--learning-rate=3e-3",
+    "--evaluations=1",
+]
+
+
+def results_of(out: Path) -> dict:
+    return json.loads((out / "results.json").read_text())
+
+
+def rows_of(count: int, seed: int) -> list[dict]:
+    """Texts of two classes, of which a fifth has the wrong label, of three sites and ten patients."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = "sick" if rng.random() < 0.3 else "well"
+        shown = label if rng.random() < 0.8 else "well"
+        words = "heart rate was stable" if shown == "sick" else "the patient was 7"
+        patient = number % 10
+        rows.append({"text": f"{words} {number}", "label": label, "site": "abc"[patient % 3], "patient": patient})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("rows")
+    for number, (name, count) in enumerate((("train", 160), ("validation", 150), ("test", 80))):
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(count, number)))
+    return {name: str(folder / f"{name}.jsonl") for name in ("train", "validation", "test")}
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, files, tmp_path_factory, one_thread) -> Path:
+    out = tmp_path_factory.mktemp("evaluation") / "run"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=4epochs", *OPTIONS, "--report-by=site"]
+    given += [f"--{name}={path}" for name, path in files.items()]
+    given += ["--group-column=patient", "--operating-point=sensitivity=0.9", "--calibrate"]
+    assert main(given) == 0
+    return out
+
+
+def test_simple_tools_stand_beside_every_run(finished, files):
+    found = results_of(finished)["baselines"]
+    assert list(found) == ["TF-IDF + logistic regression", "most frequent class"]
+    # The threshold of the tool is found as the model's: it reaches the sensitivity that was asked for, by all as sick.
+    assert found["most frequent class"]["test"]["sensitivity"]["mean"] == 1
+    assert found["most frequent class"]["test"]["specificity"]["mean"] == 0
+    assert 0.5 < found["TF-IDF + logistic regression"]["test"]["auroc"]["mean"] < 1
+    card = (finished / "final" / "README.md").read_text()
+    assert "TF-IDF + logistic regression" in card
+    assert "answers `sick` from a probability of" in card and "gives probabilities the temperature" in card
+
+
+def test_intervals_hold_the_score(finished):
+    results, held = results_of(finished), []
+    for name, ends in results["intervals"]["test"].items():
+        score = results["test"][name]["mean"]
+        if score is not None and ends is not None:
+            held.append(name)
+            assert ends[0] - 1e-9 <= score <= ends[1] + 1e-9 or name == "calibration_error", name
+    assert {"accuracy", "macro_f1", "auroc", "loss"} <= set(held)
+
+
+def test_every_part_has_the_scores_of_its_texts(finished, files):
+    results = results_of(finished)
+    sites = [json.loads(line)["site"] for line in open(files["test"])]
+    found = results["by"]["test"]
+    assert {site: part["texts"] for site, part in found.items()} == {site: sites.count(site) for site in "abc"}
+    whole = sum(part["texts"] * part["scores"]["accuracy"] for part in found.values()) / 80
+    assert whole == pytest.approx(results["test"]["accuracy"]["mean"])
+
+
+def test_the_threshold_reaches_on_validation_what_was_asked_for(finished, files, tmp_path):
+    results, facts = results_of(finished), json.loads((finished / "final" / "finetune.json").read_text())
+    threshold = facts["decision"]["threshold"]
+    assert results["validation"]["sensitivity"]["mean"] >= 0.9 and facts["decision"]["positive"] == "sick"
+    rows = [json.loads(line) for line in open(files["validation"])]
+    predictor = Predictor(finished / "final")
+    probabilities = np.array([row["probabilities"]["sick"] for row in predictor.predict([r["text"] for r in rows])])
+    positive = np.array([row["label"] == "sick" for row in rows])
+    found = rates(positive, probabilities >= threshold)
+    for name in ("sensitivity", "specificity", "ppv", "npv"):
+        assert results["validation"][name]["mean"] == pytest.approx(found[name], abs=1e-6), name
+    assert predict([files["test"], f"--model={finished / 'final'}", f"--out={tmp_path / 'a.csv'}", "--device=cpu"]) == 0
+    for row in csv.DictReader(open(tmp_path / "a.csv")):
+        probability = float(row["probability_sick"])
+        # Six digits are written.
+        assert abs(probability - threshold) < 2e-6 or (row["predicted_label"] == "sick") == (probability >= threshold)
+
+
+def test_probabilities_are_calibrated_where_that_is_asked_for(finished, encoder, files, tmp_path, one_thread):
+    decision = json.loads((finished / "final" / "finetune.json").read_text())["decision"]
+    assert decision["calibrated"] is True and decision["temperature"] > 0
+    settings = FinetuneSettings(**files, operating_point="sensitivity=0.9", calibrate=True)
+    dataset = read_dataset(settings)
+    task, outputs = kept_seed(finished, results_of(finished), dataset.task, "validation")
+    targets = task.targets(dataset.validation)
+    # What was written is at the temperature, so none would fit better.
+    assert type(task)(task.labels, task.positive).tuned(targets, outputs).temperature == pytest.approx(1, abs=0.02)
+    out = tmp_path / "plain"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=4epochs", *OPTIONS]
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    plain = json.loads((out / "final" / "finetune.json").read_text())["decision"]
+    assert plain["temperature"] == pytest.approx(decision["temperature"], rel=0.05) and "calibrated" not in plain
+    assert "threshold" not in plain
+
+
+def test_another_column_to_report_by_trains_nothing_anew(finished, encoder, files, capsys):
+    given = [f"--model={encoder}", f"--out={finished}", "--budget=4epochs", *OPTIONS, "--report-by=patient"]
+    given += [f"--{name}={path}" for name, path in files.items()]
+    given += ["--group-column=patient", "--operating-point=sensitivity=0.9", "--calibrate"]
+    before = (finished / "seed-1" / "results.json").read_bytes()
+    assert main(given) == 0
+    assert "test, by patient" in capsys.readouterr().out and len(results_of(finished)["by"]["test"]) == 10
+    assert (finished / "seed-1" / "results.json").read_bytes() == before
+
+
+def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
+    rng = np.random.default_rng(5)
+    gold = rng.integers(0, 2, 300)
+    good, bad = (np.stack([1 - p, p], axis=1).astype(np.float32) for p in (
+        np.where(gold == 1, 0.95, 0.05), rng.random(300)))  # fmt: skip
+    task = Classification(["a", "b"], positive=1)
+    better, worse = task.scores(gold, good), task.scores(gold, bad)
+    assert set(better) == set(task.metrics)
+    for metric in task.metrics:
+        assert task.judge(better, metric) < task.judge(worse, metric), metric
+
+
+def test_a_wish_that_is_not_reached_is_said():
+    """Of the one positive validation text another text is the surer; and there may be none at all."""
+    outputs = np.array([[0.1, 0.9], [0.8, 0.2], [0.9, 0.1]], np.float32)
+    for gold, sentence in (
+        ([0, 1, 0], "ppv 0.500 on the validation texts, where 0.99 was asked for"),
+        ([0, 0, 0], "ppv 0.000 on the validation texts, where 0.99 was asked for"),
+        ([1, 0, 0], "ppv 1.000 on the validation texts"),
+    ):
+        task = Classification(["a", "b"], 1, OperatingPoint.parse("ppv=0.99")).tuned(np.array(gold), outputs)
+        told = task._tell_decision(task.scores(np.array(gold), outputs))
+        assert told[0].endswith(sentence), told
+
+
+def test_a_temperature_is_found_of_mistakes():
+    gold = np.arange(40) % 2
+    right = np.eye(2, dtype=np.float32)[gold] * 0.4 + 0.3
+    task = Classification(["a", "b"], calibrates=True)
+    assert task.tuned(gold, right).temperature is None
+    assert task.tuned(gold, right).finished(right) is right
+    assert "fewer than 5 validation texts are answered wrongly" in task.tuned(gold, right)._tell_decision({})[0]
+    wrong = np.where(np.arange(40)[:, None] < 5, 1 - right, right)
+    assert task.tuned(gold, wrong).temperature is not None
+
+
+def test_a_run_of_an_older_release_gets_another_seed(encoder, files, tmp_path, one_thread):
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS]
+    given += [f"--{name}={path}" for name, path in files.items()]
+    assert main([*given, "--seeds=1"]) == 0
+    found = results_of(out / "seed-1")
+    old = ("accuracy", "macro_f1", "loss")
+    for split in ("validation", "test"):
+        found[split] = {name: found[split][name] for name in old}
+    del found["decision"]
+    (out / "seed-1" / "results.json").write_text(json.dumps(found))
+    (out / "results.json").unlink()
+    assert main([*given, "--seeds=2"]) == 0
+    assert len(results_of(out)["test"]["sensitivity"]["seeds"]) == 2
+
+
+def test_texts_are_not_shown_as_parts(encoder, write_rows, tmp_path, capsys):
+    note = "Mr Smith was seen on Monday in the outpatient clinic, and was well."
+    rows = write_rows([{**row, "note": note} for row in rows_of(60, 1)])
+    given = [f"--model={encoder}", f"--train={rows}", f"--out={tmp_path / 'x'}", "--text-column=text", *OPTIONS]
+    assert main([*given, "--report-by=note", "--show-text=no", "--dry-run"]) == 2
+    assert "has texts as values, which would be shown" in capsys.readouterr().err
+
+
+MISTAKES = {
+    "--operating-point=recall=0.9": "give one of sensitivity",
+    "--positive=ill": "--positive ill is no class of",
+    "--report-by=sit": 'has no column "sit"',
+    "--folds=1": "--folds 1: give 2 to 50",
+    "--folds=groups": "name their column with --group-column",
+}
+
+
+@pytest.mark.parametrize(("option", "sentence"), MISTAKES.items())
+def test_mistakes_are_one_sentence(encoder, files, tmp_path, capsys, option, sentence):
+    given = [f"--model={encoder}", f"--train={files['train']}", f"--out={tmp_path / 'x'}", "--device=cpu", option]
+    assert main(given) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_three_classes_have_no_positive_one(encoder, make_rows, write_rows, tmp_path, capsys):
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(30))}", f"--out={tmp_path / 'x'}", "--device=cpu"]
+    assert main([*given, "--positive=heart"]) == 2
+    assert "--positive is for two classes, and" in capsys.readouterr().err
+
+
+def test_compared_models_have_paired_intervals(encoder, files, tmp_path, one_thread):
+    out = tmp_path / "compared"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--compare=scratch", "--seeds=2"]
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    results = results_of(out)
+    for name, found in results["paired"].items():
+        low, high = found["loss"]["interval"]
+        first, other = (results["models"][model]["test"]["loss"]["mean"] for model in (results["reference"], name))
+        assert found["loss"]["difference"] == pytest.approx(first - other)
+        assert low <= found["loss"]["difference"] <= high and 0 < found["loss"]["p"] <= 1
+    assert "its 95 % interval" in (out / "comparison.md").read_text()
+
+
+def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path, one_thread):
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--seeds=3"]
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    results, predicted = results_of(out), tmp_path / "a.jsonl"
+    asked = [files["test"], f"--model={out}", f"--out={predicted}", "--device=cpu"]
+    assert predict([*asked, "--ensemble"]) == 0
+    found = [json.loads(line) for line in open(predicted)]
+    accuracy = np.mean([row["predicted_label"] == row["label"] for row in found])
+    assert accuracy == pytest.approx(results["ensemble"]["test"]["accuracy"])
+    rows = [row["text"] for row in found]
+    each = [Predictor(out / f"seed-{seed}" / "model").predict(rows) for seed in (1, 2, 3)]
+    mean = np.mean([[row["probabilities"]["sick"] for row in seed] for seed in each], axis=0)
+    assert [row["probabilities"]["sick"] for row in found] == pytest.approx(mean, abs=1e-5)
+    with pytest.raises(FinetuneError, match="no finished run of several seeds"):
+        Ensemble(out / "final")
+
+
+def test_rows_are_chosen_that_are_uncertain_and_differ(encoder, files, tmp_path, one_thread, capsys):
+    out, next_rows = tmp_path / "run", tmp_path / "next.jsonl"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--seeds=2"]
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    assert choose([files["test"], f"--model={out}", "--rows=8", f"--out={next_rows}", "--device=cpu"]) == 0
+    found = [json.loads(line) for line in open(next_rows)]
+    assert len({row["text"] for row in found}) == 8 and "8 of 80 rows" in capsys.readouterr().err
+    for row in found:
+        p = np.array(list(row["probabilities"].values()))
+        assert row["uncertainty"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
+        assert 0 <= row["disagreement"] <= row["uncertainty"] + 1e-6
+    assert found[0]["uncertainty"] == max(row["uncertainty"] for row in found)
+    assert choose([files["test"], f"--model={tmp_path / 'none'}", f"--out={tmp_path / 'x'}", "--device=cpu"]) == 2
+    assert choose([f"--model={out}"]) == 2
+    capsys.readouterr()
+    assert choose([files["test"], f"--model={out}", f"--out={tmp_path / 'x.csv'}"]) == 2
+    assert "is no .jsonl file" in capsys.readouterr().err
+    assert choose([str(next_rows), f"--model={out}", f"--out={tmp_path / 'x.jsonl'}", "--device=cpu"]) == 2
+    assert 'the input has a column "uncertainty" already' in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.jsonl", "run"]
+
+
+def test_equal_texts_are_not_chosen_twice_while_others_are_there():
+    examples = [Example("", text) for text in ["heart rate"] * 5 + ["the patient", "seven eight"]]
+    unsure = np.array([0.9] * 5 + [0.2, 0.1])
+    assert chosen(unsure, examples, 3) == [0, 5, 6]
+    assert chosen(unsure, [Example("", "...")] * 7, 2) == [0, 1]
+
+
+def test_labels_that_are_wrong_are_among_the_doubtful_rows(encoder, make_rows, tmp_path, one_thread):
+    rows = make_rows(120)
+    wrong = random.Random(1).sample(range(120), 8)
+    for number in wrong:
+        rows[number]["label"] = {"heart": "mask", "mask": "number", "number": "heart"}[rows[number]["label"]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "folds"
+    given = [f"--model={encoder}", f"--train={tmp_path / 'rows.jsonl'}", f"--out={out}", "--budget=6epochs", *OPTIONS]
+    assert main([*given, "--folds=3"]) == 0
+    found = [json.loads(line) for line in open(out / "doubtful.jsonl")]
+    first = {int(row["place"].split(":")[1]) - 1 for row in found[:8]}
+    assert len(first & set(wrong)) >= 6 and found[0]["doubt"] >= found[-1]["doubt"]
+
+
+@pytest.mark.parametrize("number", ["5", "groups"])
+def test_every_row_is_a_test_text_once_and_no_group_leaks(files, number):
+    found = list(folds(FinetuneSettings(train=files["train"], group_column="patient", folds=number), None))
+    assert len(found) == (5 if number == "5" else 10)
+    places = [int(row.place.split(":")[1]) for dataset in found for row in dataset.test]
+    assert sorted(places) == list(range(1, 161))
+    for dataset in found:
+        groups = [{row.group for row in part} for part in (dataset.train, dataset.validation, dataset.test)]
+        assert all(groups) and sum(map(len, groups)) == len(set().union(*groups)) == 10
+
+
+def test_a_fold_knows_nothing_of_its_test_texts(write_rows):
+    numbers = write_rows([{"text": f"text {number}", "score": number**2 / 7} for number in range(30)])
+    found = list(folds(FinetuneSettings(train=numbers, task="regression", folds="3"), None))
+    for dataset in found:
+        own = [row.label for row in (*dataset.train, *dataset.validation)]
+        assert (dataset.task.mean, dataset.task.std) == pytest.approx((np.mean(own), np.std(own)))
+    lists = write_rows([{"text": f"text {number}", "labels": ["a"] * (number % 3 == 0) + ["b"] * (number == 4)}
+                        for number in range(30)])  # fmt: skip
+    for dataset in folds(FinetuneSettings(train=lists, task="multi-label", folds="3"), None):
+        own = [row.label for row in (*dataset.train, *dataset.validation)]
+        assert dataset.task.labels == ["a", "b"]
+        assert dataset.task.shares == pytest.approx(
+            [(sum(name in labels for labels in own) + 0.5) / (len(own) + 1) for name in "ab"]
+        )
+
+
+@pytest.mark.parametrize("count", [3, 5, 12])
+def test_folds_of_hardly_any_rows_are_made_or_refused(write_rows, count, recwarn):
+    rows = write_rows([{"text": f"text {number}", "label": "ab"[number == 0]} for number in range(count)])
+    numbers = write_rows([{"text": f"text {number}", "score": number / 7} for number in range(count)], "n.jsonl")
+    for train, task in ((rows, "classification"), (numbers, "regression")):
+        settings = FinetuneSettings(train=train, task=task, folds="5")
+        if count < 5:
+            with pytest.raises(FinetuneError, match="3 different texts, too few for --folds 5"):
+                list(folds(settings, None))
+        else:
+            try:
+                found = list(folds(settings, None))
+            except FinetuneError as error:
+                assert "too few" in str(error) and count == 5
+            else:
+                assert sum(len(dataset.test) for dataset in found) == count and all(d.test for d in found)
+    assert not recwarn.list
+
+
+def test_folds_of_rows_without_groups_keep_copies_together_and_have_alike_classes(tmp_path):
+    rows = [{"text": f"text {number // 2}", "label": "ab"[number // 2 % 5 == 0]} for number in range(200)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = FinetuneSettings(train=str(tmp_path / "rows.jsonl"), folds="5")
+    task, columns, found = read_training_rows(settings, None, BadRows(skip=False))
+    for part in parts_of(found, task, "5", None):
+        texts = [found[number].text for number in part]
+        assert all(texts.count(text) == 2 for text in texts)
+        assert sum(found[number].label == "b" for number in part) == pytest.approx(8, abs=2)
+    with pytest.raises(FinetuneError, match="100 different texts, and a fold each takes"):
+        parts_of(found, task, "groups", None)
+    with pytest.raises(FinetuneError, match="too few for --folds 50"):
+        parts_of(found[:20], task, "50", None)
+
+
+def test_folds_give_mean_and_spread_and_go_on(encoder, files, tmp_path, one_thread, capsys):
+    out = tmp_path / "folds"
+    given = [f"--model={encoder}", f"--train={files['train']}", f"--out={out}", "--budget=2epochs", *OPTIONS]
+    given += ["--group-column=patient", "--folds=3", "--report-by=site"]
+    assert main([*given, "--dry-run"]) == 0
+    assert "for each of 3 runs" in capsys.readouterr().out
+    assert main([*given, "--metric=ratio"]) == 2 and "--metric ratio is no score" in capsys.readouterr().err
+    assert main(given) == 0
+    results = results_of(out)
+    each = [results_of(out / f"fold-{number}") for number in (1, 2, 3)]
+    assert results["test"]["auroc"]["seeds"] == [fold["test"]["auroc"]["mean"] for fold in each]
+    assert sum(fold["rows"]["test"] for fold in each) == 160 and results["folds"] == 3
+    assert results["baselines"]["most frequent class"]["test"]["accuracy"]["std"] is not None
+    for site, part in results["by"].items():
+        accuracies = [fold["by"]["test"][site]["scores"]["accuracy"] for fold in each if site in fold["by"]["test"]]
+        assert part["scores"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
+    assert sum(part["texts"] for part in results["by"].values()) == 160
+    assert len(open(out / "doubtful.jsonl").readlines()) == 16
+    (out / "results.json").unlink()
+    capsys.readouterr()
+    assert main(given) == 0
+    assert capsys.readouterr().out.count("holds this run, finished") == 3 and results_of(out) == results
+
+
+def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread):
+    dataset = read_dataset(FinetuneSettings(train=files["train"], validation=files["validation"]))
+    parts = growing(dataset)
+    texts = [{row.text for row in part.train} for part in parts]
+    assert [len(each) for each in texts] == [80, 160] and texts[0] < texts[1]
+    in_groups = [replace(row, group="one") for row in dataset.train]
+    with pytest.raises(FinetuneError, match="no half of them can be left out"):
+        growing(replace(dataset, train=in_groups))
+    with pytest.raises(FinetuneError, match="100 training rows are too few"):
+        growing(type(dataset)(dataset.task, dataset.columns, dataset.train[:100], dataset.validation, []))
+    out = tmp_path / "curve"
+    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--learning-curve"]
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    results = results_of(out)
+    assert [point["rows"] for point in results["points"]] == [80, 160] and results["shown"] == "test"
+    assert (out / "learning_curve.png").stat().st_size > 1000
+    assert (out / "learning_curve.md").read_text().count("\n|") == 7

@@ -1,0 +1,156 @@
+"""What holds for each task: interruptions, several processes, private texts, bad rows, plans, streams."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from finetune.predict import main as predict
+from finetune.run import main
+from pretrain.engine import loop
+
+MARK = "xyzzy"
+"""A word of every text that is not in the vocabulary."""
+
+
+def label_of(task, number):
+    """A label that the words tell."""
+    kind = number % 3
+    return {
+        "classification": ["heart", "mask", "number"][kind],
+        "multi-label": [["heart"], ["heart", "mask"], []][kind],
+        "regression": 700.5 + kind,
+        "tagging": ["O", "O", ["B-a", "B-b", "O"][kind], "O"],
+    }[task]
+
+
+def rows_of(task, count, first=0):
+    """A quarter of the texts alike, so that they can be told apart by one word."""
+    rows = []
+    for number in range(first, first + count):
+        words = [MARK, "the", ["heart", "mask", "7"][number % 3], str(number)]
+        text = {"tokens": words} if task == "tagging" else {"text": " ".join(words)}
+        rows.append(text | {"tags" if task == "tagging" else "label": label_of(task, number)})
+    return rows
+
+
+TASKS = ("classification", "multi-label", "regression", "tagging")
+
+
+@pytest.fixture(params=TASKS)
+def task(request):
+    return request.param
+
+
+@pytest.fixture
+def given(task, encoder, write_rows, tmp_path, one_thread):
+    """(name of the folder, options) -> the arguments of a run."""
+    train = write_rows(rows_of(task, 60))
+    test = write_rows(rows_of(task, 15, first=300), "test.jsonl")
+
+    def arguments(name, *options):
+        named = {"model": encoder, "task": task, "train": train, "test": test, "out": tmp_path / name}
+        fixed = ["--device=cpu", "--precision=fp32", "--threads=1", "--seeds=2", "--dropout=0", "--learning-rate=1e-3"]
+        return [*(f"--{key}={value}" for key, value in named.items()), *fixed, "--batch-size=8", "--budget=8steps",
+                "--evaluations=2", "--log-every=1", *options]  # fmt: skip
+
+    return arguments
+
+
+def results_of(folder):
+    found = json.loads((folder / "results.json").read_text())
+    return {key: value for key, value in found.items() if key != "seconds"}
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(given, tmp_path, monkeypatch):
+    assert main(given("whole")) == 0
+    step, calls = loop.step, []
+
+    def interrupted(learner, batches):
+        calls.append(1)
+        if len(calls) in (6, 12):
+            raise KeyboardInterrupt
+        return step(learner, batches)
+
+    monkeypatch.setattr(loop, "step", interrupted)
+    codes = [main(given("parts", "--checkpoint-every=3steps")) for _ in range(3)]
+    assert codes == [130, 130, 0]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert results_of(parts) == results_of(whole)
+    assert (parts / "final/model.safetensors").read_bytes() == (whole / "final/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_run(given, tmp_path):
+    assert main(given("one", "--mlm-weight=0.5")) == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*launch, "finetune.run", *given("two", "--mlm-weight=0.5")]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two"))
+    before = load_file(next(Path(word[8:]) for word in command if word.startswith("--model=")) / "model.safetensors")
+    learned = "bert.encoder.layer.1.output.dense.weight"
+    assert (one[learned] - before[learned]).abs().max() > 1e-3
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 2e-5
+    # Each stream of words is said once.
+    assert done.stdout.count("The model is in") == 1
+
+
+def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsys):
+    assert main(given("run", "--show-text=no")) == 0
+    printed = capsys.readouterr()
+    assert MARK not in printed.out + printed.err
+    texts = [
+        path for path in (tmp_path / "run").rglob("*") if path.suffix in (".json", ".jsonl", ".md", ".csv", ".txt")
+    ]
+    assert len(texts) > 5 and not [path for path in texts if MARK in path.read_text(encoding="utf-8")]
+    assert main(given("run2")) == 0
+    shown = capsys.readouterr().out + "".join(
+        path.read_text(encoding="utf-8") for path in (tmp_path / "run2").rglob("*.md")
+    )
+    assert MARK in shown, "nothing is ever shown: the test above proves nothing"
+
+
+def test_a_row_without_a_label_is_named_or_left_out(given, task, write_rows, capsys):
+    rows = rows_of(task, 60)
+    del rows[17]["tags" if task == "tagging" else "label"]
+    train = write_rows(rows, "bad.jsonl")
+    arguments = [f"--train={train}" if word.startswith("--train=") else word for word in given("run")]
+    assert main(arguments) == 2
+    assert "bad.jsonl:18" in capsys.readouterr().err
+    assert main([*arguments, "--skip-bad-rows", "--dry-run"]) == 0
+    assert "Bad rows skipped: 1 (the first: bad.jsonl:18" in capsys.readouterr().out
+
+
+def test_the_plan_is_made_and_nothing_is_kept(given, tmp_path, capsys):
+    assert main(given("run", "--dry-run", "--mlm-weight=0.5")) == 0
+    assert "texts/s" in capsys.readouterr().out and not (tmp_path / "run").exists()
+
+
+def test_predictions_come_in_the_order_of_the_rows(given, task, write_rows, tmp_path):
+    assert main(given("run", "--budget=2steps", "--evaluations=1")) == 0
+    rows = [{key: value for key, value in row.items() if key in ("text", "tokens")} for row in rows_of(task, 301)]
+    texts = write_rows([{"id": number, **row} for number, row in enumerate(rows)], "many.jsonl")
+    out = tmp_path / "predicted.jsonl"
+    model = tmp_path / "run" / "final"
+    assert predict([f"--model={model}", texts, f"--out={out}", "--device=cpu"]) == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in found] == list(range(301))
+    assert predict([f"--model={model}", write_rows([rows[200]], "one.jsonl"), f"--out={tmp_path / 'one'}",
+                    "--format=jsonl", "--device=cpu"]) == 0  # fmt: skip
+    alone = json.loads((tmp_path / "one").read_text())
+    assert np.allclose(numbers(alone), numbers({**found[200], "id": None}), atol=1e-5)
+
+
+def numbers(value):
+    """All numbers in a row, in their order."""
+    if isinstance(value, dict | list):
+        values = value.values() if isinstance(value, dict) else value
+        return [number for each in values for number in numbers(each)]
+    return [value] if isinstance(value, float) else []

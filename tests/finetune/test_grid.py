@@ -1,0 +1,65 @@
+"""The grid of the paper: every candidate is trained once, the best one stays."""
+
+import json
+
+import pytest
+
+from finetune.finetuning import paper_grid
+from finetune.run import main
+from finetune.settings import FinetuneSettings
+
+OPTIONS = ["--device=cpu", "--precision=fp32", "--threads=1"]
+
+
+def results_of(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def test_the_grid_is_that_of_the_paper_at_the_rates_of_the_model(encoder):
+    found = paper_grid(FinetuneSettings(model=str(encoder)))
+    assert len(found) == 18 and {c["batch_size"] for c in found.values()} == {16, 32}
+    assert {c["budget"] for c in found.values()} == {"2epochs", "3epochs", "4epochs"}
+    rates = sorted({c["learning_rate"] for c in found.values()}, reverse=True)
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.6, 0.4], rel=0.05)
+
+
+def test_the_best_of_the_grid_stays_and_the_run_goes_on(encoder, make_rows, write_rows, tmp_path, one_thread, capsys):
+    out = tmp_path / "run"
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(48))}", f"--out={out}", *OPTIONS]
+    given += ["--grid=paper", "--seeds=2", "--metric=loss"]
+    assert main(given) == 0
+    results, grid = results_of(out), json.loads((out / "grid.json").read_text())
+    assert len(grid["tried"]) == 18
+    assert grid["chosen"] == min(grid["tried"], key=lambda name: grid["tried"][name]["loss"])
+    first = results_of(out / "seed-1")
+    assert first["validation"] == grid["tried"][grid["chosen"]] and not (out / "grid").exists()
+    assert results["learning_rate"] == paper_grid(FinetuneSettings(model=str(encoder)))[grid["chosen"]]["learning_rate"]
+    # What was found is taken up, not searched again.
+    assert results["grid"] == {"chosen": grid["chosen"], "tried": grid["tried"]}
+    (out / "results.json").unlink()
+    capsys.readouterr()
+    # By the settings that it has written down, too.
+    assert main([f"--config={out / 'settings.yaml'}"]) == 0
+    assert "is the best" not in capsys.readouterr().out and results_of(out) == results
+
+
+@pytest.mark.parametrize("option", ["--learning-rate=1e-3", "--budget=2epochs", "--batch-size=8", "--evaluations=7"])
+def test_what_the_grid_chooses_is_not_given(encoder, make_rows, write_rows, tmp_path, capsys, option):
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(48))}", f"--out={tmp_path / 'x'}", *OPTIONS]
+    assert main([*given, "--grid=paper", option]) == 2
+    assert "--grid paper chooses" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--layer-decay=0", "--layer-decay=1.5", "--unfreeze=1"])
+def test_shares_out_of_range_are_refused(encoder, tmp_path, capsys, option):
+    assert main([f"--model={encoder}", f"--out={tmp_path / 'x'}", option]) == 2
+    assert option.split("=")[0] in capsys.readouterr().err
+
+
+def test_rates_by_depth_act_on_a_run(encoder, make_rows, write_rows, tmp_path, one_thread):
+    train, weights = write_rows(make_rows(48)), {}
+    for name, options in {"plain": [], "decay": ["--layer-decay=0.5"], "late": ["--unfreeze=0.9"]}.items():
+        given = [f"--model={encoder}", f"--train={train}", f"--out={tmp_path / name}", *OPTIONS, "--seeds=1"]
+        assert main([*given, "--budget=6steps", "--evaluations=1", *options]) == 0
+        weights[name] = (tmp_path / name / "final" / "model.safetensors").read_bytes()
+    assert len(set(weights.values())) == 3

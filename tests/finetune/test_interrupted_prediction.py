@@ -1,0 +1,142 @@
+"""A prediction that was interrupted goes on with what it has written."""
+
+import json
+import shutil
+
+import pytest
+
+from finetune import predict as predicting
+from finetune.predict import main as predict
+from finetune.predictor import Facts, Predictor
+from model import BertConfig, BertForTokenClassification
+from pretrain.engine.checkpoint import save_model_folder
+
+ROWS = 35
+
+
+@pytest.fixture(scope="module")
+def tagger(small_tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tagger") / "final"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(
+        vocab_size=small_tokenizer.vocab_size, max_position_embeddings=48, initializer_range=0.5,
+        id2label={0: "O", 1: "B-x", 2: "I-x"}, num_labels=3, **sizes,
+    )  # fmt: skip
+    save_model_folder(BertForTokenClassification(config), small_tokenizer, folder)
+    Facts(("text",), 48, "windows", "tagging").write(folder)
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [{"text": f"the heart rate {number}" if number != 17 else "", "n": number} for number in range(ROWS)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+class Interrupted(KeyboardInterrupt):
+    pass
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "conll", "doccano", "label-studio"])
+def test_the_same_command_goes_on_and_the_file_is_the_same(tagger, rows, tmp_path, monkeypatch, capsys, form):
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+
+    def given(path):
+        return [str(rows), f"--model={tagger}", f"--format={form}", f"--out={path}", "--device=cpu", "--skip-bad-rows"]
+
+    assert predict(given(whole)) == 0
+    asked, outputs = [], Predictor.outputs
+
+    def counted(self, examples):
+        asked.append(len(examples))
+        if len(asked) == 3:
+            raise Interrupted
+        return outputs(self, examples)
+
+    monkeypatch.setattr(Predictor, "outputs", counted)
+    assert predict(given(out)) == 130
+    assert not out.exists() and (tmp_path / "out.part").exists()
+    assert predict(given(out)) == 0
+    assert "going on after row 20" in capsys.readouterr().err
+    assert out.read_bytes() == whole.read_bytes() and sum(asked[3:]) == ROWS - 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl", "whole"]
+
+
+@pytest.mark.parametrize("change", ["file", "option"])
+def test_the_work_of_another_command_is_not_lost(tagger, rows, tmp_path, monkeypatch, capsys, change):
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    out, calls, outputs = tmp_path / "out.jsonl", [], Predictor.outputs
+
+    def interrupted(self, examples):
+        calls.append(None)
+        if len(calls) == 2:
+            raise Interrupted
+        return outputs(self, examples)
+
+    given = [str(rows), f"--model={tagger}", f"--out={out}", "--device=cpu", "--skip-bad-rows"]
+    monkeypatch.setattr(Predictor, "outputs", interrupted)
+    assert predict(given) == 130
+    part = tmp_path / "out.jsonl.part"
+    before = part.read_bytes()
+    if change == "file":
+        with open(rows, "a") as file:
+            file.write(json.dumps({"text": "the patient", "n": ROWS}) + "\n")
+    changed = given if change == "file" else [*given, "--precision=bf16"]
+    assert predict(changed) == 2
+    assert f"{part} is there, and not of this command: remove it" in capsys.readouterr().err
+    assert part.read_bytes() == before and before
+    part.unlink()
+    assert predict(changed) == 0
+    assert len(open(out).readlines()) == ROWS + (change == "file") and not part.exists()
+
+
+def test_a_file_that_only_looks_like_a_beginning_stays(tagger, rows, tmp_path, capsys):
+    (tmp_path / "out.jsonl.part").write_text("mine\n")
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    assert predict(given) == 2
+    assert "remove it" in capsys.readouterr().err and (tmp_path / "out.jsonl.part").read_text() == "mine\n"
+
+
+def test_two_commands_do_not_write_one_file(tagger, rows, tmp_path, monkeypatch, capsys):
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    outputs, codes = Predictor.outputs, []
+
+    def with_another(self, examples):
+        if not codes:
+            codes.append(None)
+            codes.append(predict(given))
+        return outputs(self, examples)
+
+    monkeypatch.setattr(Predictor, "outputs", with_another)
+    assert predict(given) == 0 and codes[1] == 2
+    assert "another process is writing" in capsys.readouterr().err
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
+
+
+def test_a_prediction_beside_the_model_goes_on(tagger, rows, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    model = tmp_path / "model"
+    shutil.copytree(tagger, model)
+    calls, outputs = [], Predictor.outputs
+
+    def interrupted(self, examples):
+        calls.append(None)
+        if len(calls) == 2:
+            raise Interrupted
+        return outputs(self, examples)
+
+    monkeypatch.setattr(Predictor, "outputs", interrupted)
+    given = [str(rows), f"--model={model}", f"--out={model / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    assert predict(given) == 130 and predict(given) == 0
+    assert "going on after row 10" in capsys.readouterr().err
+
+
+def test_a_mistake_in_a_row_leaves_nothing(tagger, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    out = tmp_path / "out.jsonl"
+    assert predict([str(rows), f"--model={tagger}", f"--out={out}", "--device=cpu"]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]

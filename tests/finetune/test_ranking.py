@@ -1,0 +1,60 @@
+"""AUROC, average precision and calibration error, against scikit-learn and a count."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from finetune.ranking import BINS, Ranking, calibration_error
+
+# Few different numbers, so that many are equal.
+rows = st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40)
+
+
+@given(rows)
+@settings(max_examples=1000)
+def test_both_are_those_of_scikit_learn(rows):
+    numbers, positive, weights = (np.array(column) for column in zip(*rows, strict=True))
+    numbers = numbers / 6
+    ranking, counted = Ranking(numbers), weights > 0
+    kinds = set(positive[counted])
+    found = ranking.auroc(weights, positive), ranking.average_precision(weights, positive)
+    if kinds == {True, False}:
+        assert found[0] == pytest.approx(reference.roc_auc_score(positive, numbers, sample_weight=weights))
+    else:
+        assert found[0] is None
+    if True in kinds:
+        expected = reference.average_precision_score(positive, numbers, sample_weight=weights)
+        assert found[1] == pytest.approx(expected)
+    else:
+        assert found[1] is None
+
+
+@given(rows)
+@settings(max_examples=300)
+def test_a_text_that_counts_twice_is_two_texts(rows):
+    numbers, positive, weights = (np.array(column) for column in zip(*rows, strict=True))
+    numbers = numbers / 6
+    times = np.repeat(np.arange(len(numbers)), weights)
+    if len(times):
+        one, many = np.ones(len(times)), Ranking(numbers[times])
+        for score in ("auroc", "average_precision"):
+            expected = getattr(many, score)(one, positive[times])
+            assert getattr(Ranking(numbers), score)(weights, positive) == pytest.approx(expected)
+        assert calibration_error(numbers, positive, weights) == pytest.approx(
+            calibration_error(numbers[times], positive[times])
+        )
+
+
+def test_the_calibration_error_is_the_mean_gap_of_the_bins():
+    rng = np.random.default_rng(1)
+    confidence = rng.random(2000)
+    right = rng.random(2000) < confidence**2
+    expected = 0.0
+    for low in np.arange(BINS) / BINS:
+        mine = (confidence > low) & (confidence <= low + 1 / BINS)
+        if mine.any():
+            expected += mine.mean() * abs(confidence[mine].mean() - right[mine].mean())
+    assert calibration_error(confidence, right) == pytest.approx(expected)
+    assert calibration_error(np.ones(10), np.ones(10, bool)) == 0
