@@ -1,8 +1,11 @@
-"""Sentences a second in fine-tuning and prediction, beside the Trainer and the pipeline of transformers.
+"""Sentences a second in fine-tuning and prediction, beside the Trainer and the pipeline of transformers: of a class for
+each text, or of a tag for each word.
 
     pip install 'transformers[torch]'
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.jsonl --validation validation.jsonl \\
         --test test.jsonl
+    python benchmarks/fine_tuning.py --model runs/articles/final --train train.conll --validation validation.conll \\
+        --test test.conll
 
 About 25 minutes for 14,778 sentences, 3 epochs, a model of 4 layers x 256 and 2 cores.
 
@@ -12,9 +15,12 @@ where the hardware computes in it; the peer gets what makes it fastest, found ou
 or not, SDPA or eager attention, how its process arranges memory; batch size and order in prediction).
 
   fine-tuning   training alone: forward, backward, optimizer and making batches. Not in it: reading, tokenizing, opening
-                the model, evaluation, checkpoints. Accuracy is that of the last weights.
+                the model, evaluation, checkpoints. Scores are those of the last weights: the accuracy, or, of tags,
+                the F1 of entities by seqeval in its strict mode.
   prediction    texts in, labels out, tokenizing included; opening the model is not. Both sides open the folder that
-                ours was fine-tuned to, in float32 and in bf16 (ours: autocast, pipeline: weights in bf16).
+                ours was fine-tuned to, in float32 and in bf16 (ours: autocast, pipeline: weights in bf16). Not of tags.
+
+Of tags, texts that are longer than the model reads are left out on both sides: ours would read them in windows.
 
 Each measurement is a process of its own; the sides take turns: one seed after the other until the minutes are over,
 then rounds of prediction. Medians.
@@ -57,6 +63,11 @@ class Plan:
         return ["fp32", "bf16"] if self.job["settings"]["precision"] == "bf16" else ["fp32"]
 
     @property
+    def of_classes(self) -> bool:
+        """Whether a class of each text is learned, and not a tag of each word."""
+        return self.job["kind"] == "classification"
+
+    @property
     def memories(self) -> list[str]:
         """How the peer's process arranges its memory, to be tried."""
         return ["ours"] if self.is_quick else ["ours", "its own"]
@@ -87,13 +98,15 @@ def main() -> int:
             return 2
         table = Table(given.results / "fine_tuning.jsonl", facts | {"code": code("model", "pretrain", "finetune")})
         fine_tuning(table, plan, 1 if given.quick else given.seeds, given.minutes * 60)
-        prediction(table, plan, rounds=1 if given.quick else 3)
+        if plan.of_classes:
+            prediction(table, plan, rounds=1 if given.quick else 3)
     settings = plan.job["settings"]
     print(f"{given.model} on {len(plan.rows['train']):,} texts, {settings['epochs']} epochs, batches of "
           f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}, {settings['precision']}; "
           f"{machine()}\n")  # fmt: skip
-    print(table.markdown({"": "", "rate": "sentences/s", "seconds": "seconds", "validation": "validation accuracy",
-                          "test": "test accuracy", "note": ""}))  # fmt: skip
+    score = "accuracy" if plan.of_classes else "strict F1"
+    print(table.markdown({"": "", "rate": "sentences/s", "seconds": "seconds", "validation": f"validation {score}",
+                          "test": f"test {score}", "note": ""}))  # fmt: skip
     conclude(table, plan)
     return 0
 
@@ -102,7 +115,7 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     """The plan, its rows written for the processes, and what the numbers depend on."""
     from finetune.dataset import read_dataset
     from finetune.finetuning import prepare
-    from finetune.resolve import resolve
+    from finetune.resolve import resolve, with_task
     from finetune.settings import FinetuneSettings
 
     settings = resolve(
@@ -112,12 +125,11 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
         )
     )  # fmt: skip
     dataset = read_dataset(settings)
+    settings = with_task(settings, dataset.task)
     digest = prepare(settings, dataset).digest
-    rows: dict = {"labels": dataset.task.labels, "columns": dataset.columns.texts}
+    rows: dict = {"labels": dataset.task.labels, "columns": dataset.columns.texts, "task": dataset.task.name}
     for part in ("train", "validation", "test"):
-        examples = getattr(dataset, part)
-        labels = dataset.task.targets(examples).tolist()
-        rows[part] = [[e.text, e.text_pair, label] for e, label in zip(examples, labels, strict=True)]
+        rows[part] = plain_rows(dataset.task, getattr(dataset, part), settings)
     rows["predict"] = (rows["test"] + rows["train"])[:PREDICTED]
     check_same_ids(settings, rows)
     if given.quick:
@@ -125,12 +137,31 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     path = folder / "rows.json"
     path.write_text(json.dumps(rows), encoding="utf-8")
     epochs = 1 if given.quick else given.epochs
-    shared = {name: getattr(settings, name) for name in SHARED} | {"epochs": epochs, "num_labels": len(rows["labels"])}
+    shared = {name: getattr(settings, name) for name in SHARED} | {"epochs": epochs, "labels": rows["labels"]}
     classifier = (given.results / f"fine_tuned-{digest}{'-quick' if given.quick else ''}").absolute()
     job = {"settings": shared, "rows": str(path), "classifier": str(classifier), "memory": "ours", "save": None,
+           "kind": rows["task"],
            "try_rows": QUICK["try"] if given.quick else TRY_ROWS, "seed": 1}  # fmt: skip
     facts = {"machine": machine(), "data": digest, "settings": shared, "rows": len(rows["train"])}
     return Plan(job, classifier, given.quick, rows), facts
+
+
+def plain_rows(task, examples, settings) -> list[list]:
+    """Texts, second texts and classes; or words, None and tags, of texts that are read at once."""
+    import numpy as np
+
+    from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+
+    if task.name == "classification":
+        labels = task.targets(examples).tolist()
+        return [[e.text, e.text_pair, label] for e, label in zip(examples, labels, strict=True)]
+    encoded = task.encode(examples, WordPieceTokenizer.load(settings.model), settings.sequence_length, "windows")
+    windows = np.bincount(encoded.text, minlength=encoded.num_texts)
+    if windows.max(initial=0) > 1:
+        print(f"{(windows > 1).sum():,} of {len(examples):,} texts are too long and left out.", file=sys.stderr)
+    short = [example for example, count in zip(examples, windows, strict=True) if count == 1]
+    return [[[e.text[start:end] for start, end in e.words], None, [task.labels[i] for i in tags]]
+            for e, tags in zip(short, task.of_texts(task.targets(short)[:, 1], short), strict=True)]  # fmt: skip
 
 
 def check_same_ids(settings, rows: dict) -> None:
@@ -141,8 +172,9 @@ def check_same_ids(settings, rows: dict) -> None:
 
     from finetune.batches import BatchMaker
 
-    tokenizer, encoded = encode(settings, rows)
-    job = {"settings": {"model": settings.model, "sequence_length": settings.sequence_length}}
+    tokenizer, encoded, _ = encode(settings, rows)
+    job = {"kind": rows["task"], "settings": {"model": settings.model, "sequence_length": settings.sequence_length,
+                                              "labels": rows["labels"]}}  # fmt: skip
     for part, found in encoded.items():
         ours = BatchMaker(found, tokenizer, 0).packed(np.arange(found.num_texts)).input_ids.numpy()
         theirs = np.concatenate([each["input_ids"] for each in features(job, rows[part])])
@@ -177,15 +209,31 @@ def fine_tuning(table: Table, plan: Plan, seeds: int, seconds: float) -> None:
             note = "" if side == "ours" else f"{', '.join(best['way'])}, memory as {best['memory']}"
             save = str(plan.classifier) if side == "ours" and not plan.classifier.exists() else None
             table.row(names[side], lambda s=side, m=more, n=note, f=save, i=seed: trained_row(
-                run_job(plan, s, "train", seed=i, save=f, **m), n))  # fmt: skip
+                plan, run_job(plan, s, "train", seed=i, save=f, **m), n))  # fmt: skip
         spent += sum(table.rows[name]["seconds"] for name in names.values())
 
 
-def trained_row(found: dict, note: str) -> dict:
+def trained_row(plan: Plan, found: dict, note: str) -> dict:
     """A row of a training."""
-    accuracies = {part: round(found[part], 4) for part in ("validation", "test") if part in found}
+    scores = {part: round(score(plan, *found[part]), 4) for part in ("validation", "test") if part in found}
     rate = round(found["texts"] / found["seconds"], 1)
-    return {"rate": rate, "seconds": round(found["seconds"], 1), "note": note, **accuracies}
+    return {"rate": rate, "seconds": round(found["seconds"], 1), "note": note, **scores}
+
+
+def score(plan: Plan, gold: list, given: list) -> float:
+    """The share of right classes, or the F1 of entities whose tags are written as they should be.
+
+    Args:
+        gold, given: places among the labels, of each text one or one for each word.
+    """
+    if plan.of_classes:
+        return statistics.mean(a == b for a, b in zip(gold, given, strict=True))
+    from seqeval.metrics import f1_score
+    from seqeval.scheme import IOB2
+
+    labels = plan.rows["labels"]
+    named = [[[labels[i] for i in tags] for tags in each] for each in (gold, given)]
+    return float(f1_score(*named, mode="strict", scheme=IOB2))
 
 
 def best_training(table: Table, plan: Plan) -> dict:
@@ -230,15 +278,15 @@ def prediction(table: Table, plan: Plan, rounds: int) -> None:
 
 
 def conclude(table: Table, plan: Plan) -> None:
-    """Ratios of medians, and the mean accuracies."""
+    """Ratios of medians, and the mean scores."""
     trained = {side: [row for name, row in table.rows.items() if name.startswith(f"fine-tuning, {side},")]
                for side in SIDES}  # fmt: skip
     rates = {side: statistics.median(row["rate"] for row in rows) for side, rows in trained.items()}
-    accuracies = {side: statistics.mean(row["test"] for row in rows) for side, rows in trained.items()}
+    scores = {side: statistics.mean(row["test"] for row in rows) for side, rows in trained.items()}
     print(f"\nfine-tuning, ours / transformers: {rates['ours'] / rates['transformers']:.2f} "
-          f"({len(trained['ours'])} seeds; test accuracy {accuracies['ours']:.4f} and "
-          f"{accuracies['transformers']:.4f})")  # fmt: skip
-    for p in plan.precisions:
+          f"({len(trained['ours'])} seeds; on the test texts {scores['ours']:.4f} and "
+          f"{scores['transformers']:.4f})")  # fmt: skip
+    for p in plan.precisions if plan.of_classes else ():
         ours, theirs = (table.rows[f"prediction {p}, {side}"]["rate"] for side in SIDES)
         print(f"\nprediction {p}, ours / transformers: {ours / theirs:.2f}")
 

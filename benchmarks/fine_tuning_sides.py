@@ -24,20 +24,18 @@ def main() -> None:
 
 
 def train(job: dict) -> dict:
-    """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
+    """Fine-tune on all rows; sentences a second of training alone, and what the last weights make of held-out texts."""
     from one_step import Steps
 
     from finetune.batches import BatchMaker, TextStream
-    from finetune.predictor import Facts
-    from finetune.tasks.classification import Classification
+    from finetune.predictor import Facts, outputs
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
     from pretrain.engine.step import Learner
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
-    tokenizer, encoded = encode(settings, rows)
-    task = Classification(rows["labels"])
+    tokenizer, encoded, task = encode(settings, rows)
     model = task.build_model(settings, job["seed"])
     maker = BatchMaker(encoded["train"], tokenizer, settings.micro_batch_tokens)
     learner = Learner(settings, model, task.objective(encoded["train"], settings), job["seed"])
@@ -51,61 +49,61 @@ def train(job: dict) -> dict:
         Path(job["save"]).mkdir(parents=True)
         save_model_folder(model, tokenizer, Path(job["save"]), model_max_length=settings.sequence_length)
         Facts(tuple(rows["columns"]), settings.sequence_length, settings.long_text).write(Path(job["save"]))
-    held_out = (part for part in ("validation", "test") if rows[part])
-    scores = {part: accuracy(model, encoded[part], tokenizer, learner.precision) for part in held_out}
-    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **scores}
+    answers = {}
+    for part in ("validation", "test"):
+        found = outputs(task, model, BatchMaker(encoded[part], tokenizer, 2048), learner.precision, World())
+        examples, given = examples_of(task, rows[part]), found.argmax(1)
+        gold = task.targets(examples)
+        columns = (gold, given) if task.name == "classification" else (gold[:, 1], given)
+        answers[part] = [[each.tolist() for each in task.of_texts(column, examples)] for column in columns]
+    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **answers}
 
 
 def settings_of(job: dict):
     """The settings of a job as those of `finetune.run`."""
     from finetune.settings import FinetuneSettings
 
-    known = {name: value for name, value in job["settings"].items() if name not in ("epochs", "num_labels")}
+    known = {name: value for name, value in job["settings"].items() if name not in ("epochs", "labels")}
     return replace(FinetuneSettings(**known), budget=f"{job['settings']['epochs']}epochs")
 
 
-def examples_of(rows: list) -> list:
-    """Rows [text, second text or None, class] as examples."""
-    from finetune.rows import Example
+def examples_of(task, rows: list) -> list:
+    """Rows [text, second text or None, class], or [words, None, tags], as examples."""
+    from finetune.rows import Columns, Example
 
-    return [Example(str(number), text, pair) for number, (text, pair, _) in enumerate(rows, 1)]
+    if task.name == "classification":
+        return [Example(str(n), text, pair, task.labels[label]) for n, (text, pair, label) in enumerate(rows, 1)]
+    columns = Columns(("tokens",), "tags")
+    return [
+        task.example(str(n), {"tokens": words, "tags": tags}, columns) for n, (words, _, tags) in enumerate(rows, 1)
+    ]
 
 
 def encode(settings, rows: dict) -> tuple:
-    """The tokenizer, and the ids of every part by name."""
-    import numpy as np
-
+    """The tokenizer, the ids of every part by name, and the task."""
     from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-    from finetune.batches import encode_texts
+    from finetune.tasks.choice import TASKS
 
-    tokenizer = WordPieceTokenizer.load(settings.model)
-    encoded = {}
-    for part in ("train", "validation", "test"):
-        texts = [(text, pair) for text, pair, _ in rows[part]]
-        labels = np.array([label for _, _, label in rows[part]], dtype=np.int64)
-        encoded[part] = encode_texts(texts, labels, tokenizer, settings.sequence_length, settings.long_text)
-    return tokenizer, encoded
-
-
-def accuracy(model, encoded, tokenizer, precision) -> float:
-    """The share of right classes."""
-    from finetune.batches import BatchMaker
-    from finetune.predictor import outputs
-    from finetune.tasks.classification import Classification
-    from pretrain.engine.distributed import World
-
-    task = Classification().of_model(model.config)
-    found = outputs(task, model, BatchMaker(encoded, tokenizer, 2048), precision, World())
-    return float((found.argmax(1) == encoded.targets).mean())
+    tokenizer, task = WordPieceTokenizer.load(settings.model), TASKS[rows["task"]](rows["labels"])
+    return (
+        tokenizer,
+        {
+            part: task.encode(examples_of(task, rows[part]), tokenizer, settings.sequence_length, settings.long_text)
+            for part in ("train", "validation", "test")
+        },
+        task,
+    )
 
 
 def predict(job: dict) -> dict:
     """Seconds from texts to labels in each precision, and the labels; rows are taken as `finetune.predict` does."""
     from finetune.predict import ROWS_AT_ONCE
     from finetune.predictor import Predictor
+    from finetune.tasks.classification import Classification
 
-    rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))["predict"]
-    examples, found = examples_of(rows), {}
+    content = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
+    rows = content["predict"]
+    examples, found = examples_of(Classification(content["labels"]), rows), {}
     for precision in job["precisions"]:
         predictor = Predictor(job["classifier"], job["settings"]["device"], precision)
         predictor.outputs(examples[:64])

