@@ -39,7 +39,8 @@ class LabelledBatch(PackedBatch):
 @dataclass(frozen=True)
 class Encoded:
     """n texts as S sequences of at most a model's length: one for each text, or several windows; and the I items of
-    which something is to be learned, read at P places: texts by the first token of each of their sequences, or words.
+    which something is to be learned, read at P places: texts, or choices of a text, by the first token of each of their
+    sequences, or words.
 
     `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`); `text` int64 [S] is the text
     that each belongs to, ascending.
@@ -58,11 +59,14 @@ class Encoded:
     """int64 [S + 1]: where the places of each sequence begin."""
     num_texts: int
     num_tokens: int
-    """Of all texts before they were cut, special tokens not counted."""
+    """Of all texts before they were cut, special tokens not counted; one that is read with each of several choices
+    counts with each."""
     num_long: int
     """Texts that are longer than a sequence."""
     num_cut: int
-    """Tokens that are in no sequence."""
+    """How many of these tokens are in no sequence."""
+    together: bool = False
+    """Whether the sequences of a text stay in one micro-batch, as what is learned of them depends on all."""
 
     def lengths(self) -> np.ndarray:
         """Tokens of each text's sequences together: int64 [n]."""
@@ -241,7 +245,8 @@ class BatchMaker(Maker):
     """Texts to packed micro-batches.
 
     Args:
-        micro_batch_tokens: most tokens of a micro-batch; a longer sequence is a batch of its own.
+        micro_batch_tokens: most tokens of a micro-batch; a longer sequence is a batch of its own, and so is a longer
+            text whose sequences stay together.
         places: where the row of each text is, for `identify`.
         masking: makes masked copies of the sequences, too.
     """
@@ -265,8 +270,9 @@ class BatchMaker(Maker):
         return self._text_lengths[texts]
 
     def longest(self, texts: np.ndarray) -> int:
-        """Tokens of the longest sequence of these texts."""
-        return int(self._lengths[self._sequences(texts)].max(initial=0))
+        """Tokens of the longest sequence of these texts, or of the longest text whose sequences stay together."""
+        lengths = self._text_lengths[texts] if self.encoded.together else self._lengths[self._sequences(texts)]
+        return int(lengths.max(initial=0))
 
     def _sequences(self, texts: np.ndarray) -> np.ndarray:
         chosen = [np.arange(self._bounds[text], self._bounds[text + 1]) for text in texts]
@@ -274,10 +280,20 @@ class BatchMaker(Maker):
 
     def items_and_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
         """Batches of the sequences of these texts, similar lengths together, and the item of each place: int64 [P]."""
+        for sequences in self._divided(texts):
+            yield self.encoded.item[self._places(sequences)], self.packed(sequences)
+
+    def _divided(self, texts: np.ndarray) -> Iterator[np.ndarray]:
+        """The sequences of each batch: divided as they are, or text by text where these stay together."""
+        if self.encoded.together:
+            texts = texts[np.argsort(self._text_lengths[texts], kind="stable")]
+            for chosen in divided(self._text_lengths[texts], self.micro_batch_tokens):
+                yield self._sequences(texts[chosen])
+            return
         sequences = self._sequences(texts)
         sequences = sequences[np.argsort(self._lengths[sequences], kind="stable")]
         for chosen in divided(self._lengths[sequences], self.micro_batch_tokens):
-            yield self.encoded.item[self._places(sequences[chosen])], self.packed(sequences[chosen])
+            yield sequences[chosen]
 
     def micro_batches(self, texts: np.ndarray) -> Iterator[LabelledBatch]:
         """The batches alone."""

@@ -132,7 +132,7 @@ def chosen(unsure: np.ndarray, examples: Sequence[Example], count: int) -> list[
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     candidates = np.argsort(-unsure, kind="stable")[: CANDIDATES * count]
-    texts = [f"{examples[i].text}\n{examples[i].text_pair or ''}" for i in candidates]
+    texts = ["\n".join(examples[i].every_text()) for i in candidates]
     vectorizer = TfidfVectorizer(sublinear_tf=True)
     if not any(map(vectorizer.build_analyzer(), texts)):
         return candidates[:count].tolist()

@@ -156,7 +156,8 @@ def sampled(examples: Sequence[Example], most: int = SAMPLED_TEXTS) -> list[Exam
 
 
 def _content_hash(example: Example, purpose: str) -> bytes:
-    return _hash(purpose, example.text, example.text_pair or "")
+    # In whatever order its choices stand.
+    return _hash(purpose, example.text, example.text_pair or "", *sorted(example.choices or ()))
 
 
 def _hash(*parts: str) -> bytes:
@@ -186,7 +187,7 @@ def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
     for name, rows in (("training", dataset.train), ("validation", dataset.validation), ("test", dataset.test)):
         contents = [_content_hash(example, "") for example in rows]
         for content, example in zip(contents, rows, strict=True):
-            classes.setdefault(content, set()).add(example.label)
+            classes.setdefault(content, set()).add(example.answer)
         for other, known in seen.items():
             shared = sum(content in known for content in contents)
             if shared:

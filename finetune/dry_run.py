@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     tokenizer = WordPieceTokenizer.load(settings.model)
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
-    say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings)}")
+    say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings, task)}")
     if settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)
@@ -123,9 +124,13 @@ def _encoded(
 def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokenizer) -> None:
     maker = BatchMaker(train, tokenizer, 1)
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
+        # A single sequence, or all of a text whose sequences stay together.
         batch = next(maker.micro_batches(np.array([text])))
-        shown = tokenizer.decode(batch.input_ids[: int(batch.sequence_starts[1])].tolist())
-        say_example(number, dataset.task.shown_targets(batch.labels.numpy()), shown)
+        starts, places = batch.sequence_starts.tolist(), batch.places.numpy()
+        for begin, end in pairwise(starts):
+            targets = batch.labels.numpy()[(begin <= places) & (places < end)]
+            shown = tokenizer.decode(batch.input_ids[begin:end].tolist())
+            say_example(number, dataset.task.shown_targets(targets), shown)
 
 
 def _print_plan(

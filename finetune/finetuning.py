@@ -132,7 +132,7 @@ def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
     train, validation, test = (
         task.encode(part, tokenizer, settings.sequence_length, settings.long_text) for part in parts
     )
-    say(cut_sentence(train, settings))
+    say(cut_sentence(train, settings, task))
     facts = [part.digest() for part in (train, validation, test)]
     facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *task.facts()]
     digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=16).hexdigest()
@@ -145,7 +145,7 @@ def weights_digest(folder: Path) -> str:
     return "".join(file_digest(path) for path in files)
 
 
-def cut_sentence(train: Encoded, settings: FinetuneSettings) -> str:
+def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
     """What share of the training texts, and of their tokens, the model will not see."""
     length = settings.sequence_length
     if not train.num_long:
@@ -155,7 +155,8 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings) -> str:
     if settings.long_text == "windows":
         return sentence + f"they are read in windows ({len(train.sequences):,} for {train.num_texts:,} texts)."
     cut = train.num_cut / train.num_tokens
-    return sentence + f"{cut:.1%} of all tokens will be cut (--long-text windows reads everything)."
+    remedy = " (--long-text windows reads everything)" if task.takes_windows else ""
+    return sentence + f"{cut:.1%} of all tokens will be cut{remedy}."
 
 
 def introduce(settings: FinetuneSettings) -> None:

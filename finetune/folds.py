@@ -134,7 +134,8 @@ def write_doubtful(out: Path, settings: FinetuneSettings, found: Sequence[dict],
             row = {"place": example.place, "doubt": round(task.doubt(target, output), 6), "label": example.label}
             if settings.show_text == "yes":
                 pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-                row |= {"text": example.text, **pair, **task.prediction(output, example)}
+                choices = {} if example.choices is None else {"choices": example.choices}
+                row |= {"text": example.text, **pair, **choices, **task.prediction(output, example)}
             rows.append((-row["doubt"], row))
     rows.sort(key=lambda pair: pair[0])
     most = rows[: min(_DOUBTFUL, -(-len(rows) // 10))]

@@ -1,7 +1,7 @@
 """A fine-tuned model folder, ready to be asked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -20,7 +20,7 @@ from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
 from .batches import BatchMaker
-from .rows import Columns, Example
+from .rows import Columns, Example, find_columns
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
 from .tasks.choice import task_of_folder
@@ -108,8 +108,9 @@ class _Asked(ABC):
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
 
-    def predict(self, texts: Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
-        """What the model makes of texts, of pairs of texts, or, for tagging, of texts or lists of words.
+    def predict(self, texts: Iterable[str | Sequence[str] | Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What the model makes of texts, of pairs of texts, for tagging of texts or lists of words, or for multiple
+        choice of rows such as {"question": "Stars are", "choices": ["cold", "hot"]}.
 
         Returns:
             For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
@@ -118,9 +119,10 @@ class _Asked(ABC):
         Raises:
             UserError: one of them is empty, no text, or not of the kind (text or pair) that the model was trained on.
         """
-        if isinstance(texts, str):
-            raise FinetuneError("a single text was given where texts should be: put it into a list")
-        examples = list(_examples(texts, self.task, len(self.facts.text_columns)))
+        if isinstance(texts, str | Mapping):
+            what = "text" if isinstance(texts, str) else "row"
+            raise FinetuneError(f"a single {what} was given where {what}s should be: put it into a list")
+        examples = list(_examples(texts, self.task, self.facts.text_columns))
         if not examples:
             return []
         each = self.task.of_texts(self.outputs(examples), examples)
@@ -231,17 +233,21 @@ class Classifier(Predictor):
         return cls(folder, device, precision, task=Classification())
 
 
-def _examples(given: Iterable[str | Sequence[str]], task: Task, num_texts: int) -> Iterator[Example]:
-    """Texts and pairs of a caller, or texts of words.
+def _examples(given: Iterable[Any], task: Task, trained: Sequence[str]) -> Iterator[Example]:
+    """Texts and pairs of a caller, texts of words, or rows.
 
     Args:
-        num_texts: 1 or 2 where the model was trained on texts or on pairs; 0 where that is not known.
+        trained: the columns of texts that the model was trained on; empty where they are not known.
     """
+    num_texts = len(trained)
     for number, texts in enumerate(given, 1):
         place = f"text {number}"
-        if not task.takes_pairs:
+        if task.asked_row or not task.takes_pairs:
+            row, columns = {"text": texts}, Columns(("text",), None)
+            if task.asked_row:
+                row, columns = texts, _columns_of(place, texts, task, trained)
             try:
-                yield task.example(place, {"text": texts}, Columns(("text",), None))
+                yield task.example(place, row, columns)
             except ValueError as problem:
                 raise FinetuneError(f"{place} {problem}: mend it, or leave it out") from None
             continue
@@ -254,3 +260,12 @@ def _examples(given: Iterable[str | Sequence[str]], task: Task, num_texts: int) 
         if not all(map(str.strip, parts)):
             raise FinetuneError(f"{place} is empty: leave it out")
         yield Example(place, *map(whole_characters, parts))
+
+
+def _columns_of(place: str, row: Any, task: Task, trained: Sequence[str]) -> Columns:
+    """Those of a row of a caller: as in training, else by their names."""
+    if not isinstance(row, Mapping):
+        found = "a text" if isinstance(row, str) else kind_of(row)
+        raise FinetuneError(f"{place} is {found}: give a row, {task.asked_row}")
+    wanted = trained if all(name in row for name in trained) else ()
+    return find_columns(task, place, [dict(row)], wanted, None, labelled=False)

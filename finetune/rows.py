@@ -58,6 +58,7 @@ class BadRows:
 
 
 Label = str | float | tuple[str, ...]
+"""Of a row of choices the place of the right one, from 0."""
 
 
 class Labels(Protocol):
@@ -67,6 +68,13 @@ class Labels(Protocol):
     """Usual names of the column of labels."""
     takes_pairs: bool
     """Whether a row may be a pair of texts."""
+    pair_columns: Sequence[tuple[str, str]]
+    """Usual names of the two columns of such rows."""
+
+    def choice_columns(
+        self, sample: Sequence[Mapping[str, Any]], names: Sequence[str], texts: Sequence[str]
+    ) -> tuple[str, ...] | None:
+        """The column with a list of choices, or one for each choice; None where a task that needs them finds none."""
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Names of the column of texts, the most usual first."""
@@ -77,21 +85,30 @@ class Labels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the text (or the pair of texts), the class, whose text it is, and of which part of all texts, are."""
+    """Where the text (or the pair of texts), the class, whose text it is, of which part of all texts, and the choices,
+    are."""
 
     texts: tuple[str, ...]
     label: str | None
     group: str | None = None
     part: str | None = None
+    choices: tuple[str, ...] = ()
+    """One with lists, or one for each choice."""
 
     def __str__(self) -> str:
         texts = " and ".join(f'"{name}"' for name in self.texts)
         others = [("labels", self.label), ("groups", self.group), ("parts", self.part)]
-        return f"texts in {texts}" + "".join(f', {what} in "{name}"' for what, name in others if name)
+        choices = f", choices in {listed(self.choices)}" if self.choices else ""
+        return f"texts in {texts}{choices}" + "".join(f', {what} in "{name}"' for what, name in others if name)
 
     def named(self) -> list[str]:
         """All of them."""
-        return [*self.texts, *filter(None, (self.label, self.group, self.part))]
+        return [*self.texts, *self.choices, *filter(None, (self.label, self.group, self.part))]
+
+
+def listed(columns: Sequence[str]) -> str:
+    """The name of a column, or of the first and the last of several."""
+    return " to ".join(f'"{name}"' for name in dict.fromkeys((columns[0], columns[-1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,17 @@ class Example:
     """What results are reported by, say the site that it is from."""
     words: tuple[tuple[int, int], ...] | None = None
     """(start, end) of the text's words, for a task that needs them."""
+    choices: tuple[str, ...] | None = None
+    """Of which one is the right one, for a task that chooses."""
+
+    @property
+    def answer(self) -> Label | None:
+        """The label; of a row of choices the right one itself, which is the same in whatever order they stand."""
+        return self.label if self.choices is None or self.label is None else self.choices[int(self.label)]
+
+    def every_text(self) -> list[str]:
+        """All that is read."""
+        return [self.text, *([] if self.text_pair is None else [self.text_pair]), *(self.choices or ())]
 
 
 def columns_of_file(
@@ -181,10 +209,18 @@ def find_columns(
     if label in texts:
         raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
     others = [name for name in names if name not in (group, part)]
-    texts = tuple(texts) or _text_columns(task, path, sample, others, label, show_text)
+    choices = task.choice_columns(sample, [name for name in others if name != label], texts)
+    if choices is None:
+        raise FinetuneError(
+            f"{path} has no column of choices that can be told by its name among {shown}: call it choices, or name it "
+            "behind the text in --text-column"
+        )
+    others = [name for name in others if name not in choices]
+    texts = tuple(name for name in texts if name not in choices)
+    texts = texts or _text_columns(task, path, sample, others, label, show_text)
     if len(texts) > 1 and not task.takes_pairs:
         raise FinetuneError(f"--text-column names two columns, and {path} is to be read word by word: give one")
-    return Columns(texts, label, group, part)
+    return Columns(texts, label, group, part, choices)
 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
@@ -197,7 +233,7 @@ def _text_columns(
     task: Labels, path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
 ) -> tuple[str, ...]:
     others = [name for name in names if name != label]
-    for pair in PAIR_COLUMNS if task.takes_pairs else ():
+    for pair in task.pair_columns if task.takes_pairs else ():
         found = tuple(usual_column(others, [name]) for name in pair)
         if all(found):
             return found

@@ -7,7 +7,7 @@ from .bert import BertForMaskedLM, BertForPreTraining
 from .config import OWN_MODEL_TYPE, BertConfig
 from .huggingface import read_config as read_config_of
 from .huggingface import read_config_values
-from .tasks import BertForSequenceClassification, BertForTokenClassification
+from .tasks import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,13 @@ class Family:
     masked_lm: type[BertForMaskedLM]
     sequence_classification: type[BertForSequenceClassification]
     token_classification: type[BertForTokenClassification]
+    multiple_choice: type[BertForMultipleChoice]
 
 
 BERT = Family(
-    BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
-)
+    BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification,
+    BertForMultipleChoice,
+)  # fmt: skip
 FAMILIES = {BertConfig.model_type: BERT, OWN_MODEL_TYPE: BERT}
 """`model_type` -> family."""
 

@@ -17,6 +17,7 @@ from finetune.settings import FinetuneSettings
 from model import (
     BertConfig,
     BertForMaskedLM,
+    BertForMultipleChoice,
     BertForPreTraining,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -63,7 +64,8 @@ class SharedClassifier(BertForSequenceClassification):
 
 @pytest.fixture(autouse=True)
 def family(monkeypatch):
-    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, BertForTokenClassification)
+    others = BertForTokenClassification, BertForMultipleChoice
+    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, *others)
     monkeypatch.setitem(FAMILIES, SharedConfig.model_type, made)
 
 

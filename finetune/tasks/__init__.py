@@ -17,7 +17,7 @@ from pretrain.engine.step import Objective
 
 from ..batches import Encoded, LabelledBatch, encode
 from ..collapse import Collapse
-from ..rows import BadRows, Columns, Example, Label, text_of
+from ..rows import PAIR_COLUMNS, BadRows, Columns, Example, Label, text_of
 from ..settings import FinetuneSettings, LongText
 
 
@@ -73,7 +73,8 @@ class Task(ABC):
     """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
 
     Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text. A task
-    that learns something of each word has targets and outputs of I words; else these I items are the texts.
+    that learns something of each word, or of each choice, has targets and outputs of I words or choices; else these I
+    items are the texts.
     """
 
     name: str
@@ -84,10 +85,16 @@ class Task(ABC):
     """Usual names of the column of texts."""
     takes_pairs = True
     """Whether a row may be a pair of texts."""
+    pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS
+    """Usual names of the two columns of such rows."""
+    asked_row: str = ""
+    """An example of the rows with which a program asks; empty where it asks with texts."""
     long_text: LongText = "head"
     """What `--long-text auto` is."""
     reads_everything = False
     """Whether no other `--long-text` will do."""
+    takes_windows = True
+    """Whether a long text may become several sequences."""
     needs_seeds = False
     """Whether only several seeds show how unsure a model is."""
     forms: Mapping[str, Form] = {}
@@ -114,6 +121,18 @@ class Task(ABC):
             label: the column of labels.
         """
         return self.text_columns
+
+    def choice_columns(
+        self, sample: Sequence[Mapping[str, Any]], names: Sequence[str], texts: Sequence[str]
+    ) -> tuple[str, ...] | None:
+        """The column with a list of choices, or one for each choice; None where the task needs some and finds none.
+
+        Args:
+            sample: the first rows.
+            names: of the columns that they may be in.
+            texts: of the columns that a person names for the texts.
+        """
+        return ()
 
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
         """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""
@@ -205,7 +224,7 @@ class Task(ABC):
         """Logits -> float32 [P, C]; the outputs of a text are the mean over its windows."""
 
     def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> Iterable[np.ndarray]:
-        """The output of each text: [C], or [W, C] of its words.
+        """The output of each text: [C], or [W, C] of its words or choices.
 
         Args:
             outputs: of all items, float32 [I, C].
@@ -286,7 +305,7 @@ class Task(ABC):
         """How improbable a label is by a model that did not learn from it: the larger, the more.
 
         Args:
-            target: of a text, [] or [K], or [W, 2] of its words.
+            target: of a text, [] or [K], or [W, 2] of its words or choices.
             output: of the text (see `of_texts`).
         """
         return float(1 - output[int(target)])
