@@ -37,9 +37,9 @@ class FinetuneSettings(LoopSettings):
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
-    task: Literal["auto", "classification", "multi-label", "regression", "tagging"] = "auto"
-    """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words. auto:
-    by the labels of --train."""
+    task: Literal["auto", "classification", "multi-label", "regression", "tagging", "multiple-choice"] = "auto"
+    """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words; one
+    of the choices that each row has. auto: by the rows of --train."""
     train: str = "builtin"
     """Labelled texts: .jsonl .csv .tsv .json .conll (also .gz) or .parquet, a folder or glob of them, hub:owner/name,
     or builtin: docstrings to be told apart by package."""
@@ -50,7 +50,7 @@ class FinetuneSettings(LoopSettings):
     out: str = "auto"
     """Folder of the results. auto: runs/NAME OF THE MODEL-NAME OF THE TEXTS."""
     text_column: tuple[str, ...] = ()
-    """Column of the text; two for pairs of texts. Found by name if not given."""
+    """Column of the text; two for pairs of texts, or for a question and its choices. Found by name if not given."""
     label_column: str | None = None
     """Column of the labels. Found by name if not given."""
     group_column: str | None = None
@@ -65,7 +65,7 @@ class FinetuneSettings(LoopSettings):
     """Most tokens read at once. auto: as many as the model can."""
     long_text: LongText | Literal["auto"] = "auto"
     """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
-    overlapping windows. auto: head; windows for tagging."""
+    overlapping windows (not of choices). auto: head; windows for tagging."""
 
     show_text: Literal["yes", "no"] = "yes"
     """no: mistakes.md and messages name the places of texts, not the texts."""
@@ -77,7 +77,7 @@ class FinetuneSettings(LoopSettings):
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
-    macro_f1, micro_f1 of labels, f1 of entities, loss of numbers."""
+    macro_f1, micro_f1 of labels, f1 of entities, loss of numbers, accuracy of choices."""
     positive: str | None = None
     """Of two classes the one that is looked for. Not given: the rarer one in --train."""
     operating_point: str | None = None

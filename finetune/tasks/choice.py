@@ -1,4 +1,4 @@
-"""Which task: as it is named, as the labels show it, or as a model folder was trained for."""
+"""Which task: as it is named, as the rows show it, or as a model folder was trained for."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -8,27 +8,35 @@ from typing import Any
 from data_prep.console.screen import say
 from data_prep.durable import read_object
 
-from ..rows import BUILTIN, table_rows, usual_column
-from ..settings import FACTS_FILE, FinetuneSettings
+from ..choices import usual_choices
+from ..rows import BUILTIN, Columns, find_columns, listed, table_rows, usual_column
+from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task
 from .classification import Classification
 from .multi_label import SEPARATOR, MultiLabel
+from .multiple_choice import MultipleChoice
 from .regression import Regression
 from .tagging import Tagging
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Tagging)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice)
+}
 _SAMPLED_ROWS = 1000
 # What stands for no number, in lower case.
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
 
 
 def task_of(settings: FinetuneSettings) -> Task:
-    """The task that is named, or the one that the labels of the first training rows are of, which is said."""
+    """The task that is named, or the one that the first training rows are of, which is said."""
     if settings.task != "auto":
         return TASKS[settings.task]()
     if settings.train == BUILTIN:
         return Classification()
     rows = [row for _, row in islice(table_rows(settings.train, settings.encoding), _SAMPLED_ROWS)]
+    if columns := columns_of_choices(rows, settings):
+        say(f'Task: {MultipleChoice.name}, as "{columns.label}" holds which of {listed(columns.choices)} is right '
+            "(--task names another).")  # fmt: skip
+        return MultipleChoice()
     names = list(dict.fromkeys(name for row in rows for name in row))
     usual = [name for task in TASKS.values() for name in task.label_columns]
     column = settings.label_column or usual_column(names, usual)
@@ -37,6 +45,28 @@ def task_of(settings: FinetuneSettings) -> Task:
     if name != Classification.name:
         say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
     return TASKS[name]()
+
+
+def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSettings) -> Columns | None:
+    """The columns of rows that plainly are of multiple choice: choices under a usual name, of which the label of most
+    rows names one, and which are not the same in all rows, as the names of classes would be."""
+    task = MultipleChoice()
+    try:
+        columns = find_columns(
+            task, settings.train, rows, settings.text_column, settings.label_column, settings.group_column,
+            settings.report_by, labelled=True,
+        )  # fmt: skip
+    except FinetuneError:
+        return None
+    if columns.choices != usual_choices(rows, columns.choices):
+        return None
+    found = []
+    for row in rows:
+        try:
+            found.append(frozenset(task.example("", row, columns).choices or ()))
+        except ValueError:
+            continue
+    return columns if 2 * len(found) > len(rows) and len(set(found)) > 1 else None
 
 
 def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[str, str]:
@@ -80,6 +110,7 @@ def task_of_folder(folder: Path) -> Task:
     config: Mapping[str, Any] = read_object(folder / "config.json") or {}
     by_type = {"regression": Regression.name, "multi_label_classification": MultiLabel.name}
     name = facts.get("task") or by_type.get(config.get("problem_type"), Classification.name)
-    if "task" not in facts and "BertForTokenClassification" in (config.get("architectures") or ()):
-        name = Tagging.name
+    by_class = {"BertForTokenClassification": Tagging.name, "BertForMultipleChoice": MultipleChoice.name}
+    if "task" not in facts:
+        name = next((by_class[each] for each in config.get("architectures") or () if each in by_class), name)
     return TASKS.get(name, Classification)()

@@ -1,12 +1,13 @@
-"""What tasks have in common: an encoder under a new head, a trained model, names of classes, numbers."""
+"""What tasks have in common: an encoder under a new head, a trained model, names of classes, numbers, items."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -112,3 +113,27 @@ def number(row: Mapping[str, Any], column: str) -> float:
     if math.isinf(found):
         raise ValueError(f'has an infinite "{column}"')
     return found
+
+
+def items_of_texts(outputs: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+    """What belongs to the items of each text, say its words: as many as it has.
+
+    Args:
+        outputs: of all items, [I, ...].
+        counts: items of each text.
+    """
+    ends = np.cumsum(counts)
+    assert len(outputs) == ends[-1], "as many outputs as items"
+    return np.split(outputs, ends[:-1])
+
+
+def drawn_items(targets: np.ndarray, outputs: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and outputs of the items of these texts (see `Task.drawn`); every copy of a text is a text of its own.
+
+    Args:
+        targets: int64 [I, 2], the text of each item, ascending, and what is learned of it.
+    """
+    first, last = np.searchsorted(targets[:, 0], texts), np.searchsorted(targets[:, 0], texts, side="right")
+    chosen = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+    numbers = np.repeat(np.arange(len(texts)), last - first)
+    return np.stack([numbers, targets[chosen, 1]], axis=1), outputs[chosen]

@@ -46,7 +46,7 @@ from ..tags import (
 )
 from ..words import encode_words, joined, words_of
 from . import Card, Form, HeldOut, Task, entropy
-from .sequences import fine_tuned, new_model
+from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
 PREDICTED_WORDS, TAGS, ENTITIES = "predicted_words", "predicted_tags", "predicted_entities"
@@ -259,16 +259,11 @@ class Tagging(Task):
 
     def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> list[np.ndarray]:
         """[W, C] of the W words of each text: as many as there are."""
-        ends = np.cumsum([len(example.words) for example in examples])
-        assert len(outputs) == ends[-1], "as many outputs as words"
-        return np.split(outputs, ends[:-1])
+        return items_of_texts(outputs, [len(example.words) for example in examples])
 
     def drawn(self, targets: np.ndarray, outputs: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The words of these texts; every copy of a text is a text of its own."""
-        first, last = np.searchsorted(targets[:, 0], texts), np.searchsorted(targets[:, 0], texts, side="right")
-        chosen = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
-        numbers = np.repeat(np.arange(len(texts)), last - first)
-        return np.stack([numbers, targets[chosen, 1]], axis=1), outputs[chosen]
+        return drawn_items(targets, outputs, texts)
 
     def decision(self) -> dict[str, Any]:
         """The scheme of the training rows, which predictions are written in."""

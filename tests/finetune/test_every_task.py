@@ -26,6 +26,7 @@ def label_of(task, number):
         "multi-label": [["heart"], ["heart", "mask"], []][kind],
         "regression": 700.5 + kind,
         "tagging": ["O", "O", ["B-a", "B-b", "O"][kind], "O"],
+        "multiple-choice": kind,
     }[task]
 
 
@@ -35,11 +36,17 @@ def rows_of(task, count, first=0):
     for number in range(first, first + count):
         words = [MARK, "the", ["heart", "mask", "7"][number % 3], str(number)]
         text = {"tokens": words} if task == "tagging" else {"text": " ".join(words)}
+        if task == "multiple-choice":
+            # The right one is mostly the heart, wherever it stands; some rows have fewer choices.
+            right, *wrong = ("heart", "mask", "7") if number % 5 else ("7", "heart", "mask")
+            choices = [f"{word} {MARK}" for word in wrong]
+            choices.insert(label_of(task, number), f"{right} {MARK}")
+            text["choices"] = choices[: 3 - (number % 4 == 0 and number % 3 < 2)]
         rows.append(text | {"tags" if task == "tagging" else "label": label_of(task, number)})
     return rows
 
 
-TASKS = ("classification", "multi-label", "regression", "tagging")
+TASKS = ("classification", "multi-label", "regression", "tagging", "multiple-choice")
 
 
 @pytest.fixture(params=TASKS)
@@ -135,7 +142,8 @@ def test_the_plan_is_made_and_nothing_is_kept(given, tmp_path, capsys):
 
 def test_predictions_come_in_the_order_of_the_rows(given, task, write_rows, tmp_path):
     assert main(given("run", "--budget=2steps", "--evaluations=1")) == 0
-    rows = [{key: value for key, value in row.items() if key in ("text", "tokens")} for row in rows_of(task, 301)]
+    inputs = ("text", "tokens", "choices")
+    rows = [{key: value for key, value in row.items() if key in inputs} for row in rows_of(task, 301)]
     texts = write_rows([{"id": number, **row} for number, row in enumerate(rows)], "many.jsonl")
     out = tmp_path / "predicted.jsonl"
     model = tmp_path / "run" / "final"
