@@ -13,7 +13,9 @@ from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 from data_prep.text.readers import check_encoding
 
-from .predict import Output, PredictSettings, check_output, input_sources, predictions
+from .inputs import input_sources
+from .output import Output, check_output
+from .predict import PredictSettings, predictions
 from .rows import BadRows, Example
 from .settings import FinetuneError
 

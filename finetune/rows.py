@@ -244,7 +244,7 @@ def _text_columns(
     if len(texts) != 1 or not show_text:
         raise FinetuneError(
             f"{path}: the column of texts cannot be told by its name among {column_names(names, show_text)}: pass "
-            "--text-column with one name, or two for pairs"
+            f"--text-column with one name{', or two for pairs' if task.takes_pairs else ''}"
         )
     return (texts[0],)
 

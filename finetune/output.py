@@ -1,0 +1,165 @@
+"""A file of answers, written in a stream: whole under its name in the end, and gone on with after an interruption."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from data_prep.durable import read_object, replaced, write_json
+from data_prep.errors import UserError
+from data_prep.text.sources import Source
+
+from .settings import FinetuneError
+
+
+def check_output(path: str | None) -> None:
+    """Refuse, before the work is done, a name that cannot be written."""
+    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+        raise FinetuneError(f"--out {path} cannot be written: give the name of a file in a folder that is there")
+    if path is not None and Path(path).is_file():
+        raise FinetuneError(f"--out {path} is there already, and would be lost: give another name, or remove it")
+
+
+@dataclass
+class Written:
+    """How much of an output is on disk."""
+
+    rows: int = 0
+    """Of the input, skipped ones too."""
+    bytes: int = 0
+    skipped: int = 0
+    """Rows without a usable text."""
+    predictions: int = 0
+    columns: list[str] | None = None
+    """Of a CSV."""
+
+
+class Output:
+    """A file that appears under its name when all of it is written; the same command goes on with what an interrupted
+    one has written of it.
+
+    Args:
+        path: of the file; None for standard output.
+        asked: what decides the content. None: nothing goes on.
+        is_binary: whether `file` takes bytes.
+        finish: makes the file, at its second argument, of what was written, at its first.
+
+    Raises:
+        FinetuneError: another process is writing it, or something else stands where its beginning is kept.
+    """
+
+    def __init__(
+        self,
+        path: str | None,
+        asked: dict[str, Any] | None = None,
+        is_binary: bool = False,
+        finish: Callable[[Path, Path], None] = os.replace,
+    ):
+        self.path, self.asked, self.is_binary, self.finish = path, asked, is_binary, finish
+        self.written = Written()
+        self.file: IO[Any] = sys.stdout
+
+    def __enter__(self) -> "Output":
+        if self.path is None:
+            # The encoding of the terminal is not that of JSON; half a surrogate pair comes out as JSON spells it.
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+            self.file = sys.stdout
+            return self
+        self._part, self._state = (Path(f"{self.path}{ending}") for ending in (".part", ".part.json"))
+        self._lock = FileLock(f"{self.path}.lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise FinetuneError(f"another process is writing {self.path}: give another --out") from None
+        try:
+            self._open()
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def _unlock(self) -> None:
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Take up what is there, or begin."""
+        found = read_object(self._state, asked=dict, written=dict) if self.asked is not None else None
+        names = {each.name for each in fields(Written)}
+        if found and found["asked"] == self.asked and found["written"].keys() == names and self._part.is_file():
+            self.written = Written(**found["written"])
+        size = self._part.stat().st_size if self._part.exists() else 0
+        if size and not 0 < self.written.bytes <= size:
+            raise FinetuneError(f"{self._part} is there, and not of this command: remove it, or give the options that "
+                                "it was begun with")  # fmt: skip
+        if self.is_binary:
+            # Its beginning may be written again.
+            self._part.touch()
+            self.file = open(self._part, "r+b")
+        else:
+            self.file = open(self._part, "a", encoding="utf-8", errors="backslashreplace", newline="")
+        self.file.truncate(self.written.bytes)
+        self.file.seek(0, os.SEEK_END)
+        if self.written.rows:
+            print(f"going on after row {self.written.rows:,}, from {self._part}", file=sys.stderr)
+
+    def flush(self, written: Written) -> None:
+        """Put what was written on disk, and how much it is."""
+        self.file.flush()
+        self.written = written
+        if self.path is not None and self.asked is not None:
+            os.fsync(self.file.fileno())
+            written.bytes = self._part.stat().st_size
+            write_json(self._state, {"asked": self.asked, "written": asdict(written)})
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if self.path is None:
+            return
+        try:
+            self._close(kind)
+        except OSError:
+            self._end(is_kept=True)
+            raise
+        # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on.
+        self._end(is_kept=kind is not None and not issubclass(kind, UserError))
+
+    def _close(self, kind: type[BaseException] | None) -> None:
+        """Close what was written; make the file of it where nothing went wrong."""
+        # What could not be written cannot be written while it is closed.
+        with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
+            self.file.close()
+        if kind is None:
+            with replaced(Path(self.path), is_shared=True) as temporary:
+                self.finish(self._part, temporary)
+
+    def _end(self, is_kept: bool) -> None:
+        # Without a state nothing is known of what was written.
+        if not (is_kept and self.asked is not None and self.written.rows and self._state.is_file()):
+            self._part.unlink(missing_ok=True)
+            self._state.unlink(missing_ok=True)
+        self._unlock()
+
+
+def asked_of(settings: Any, sources: Sequence[Source]) -> dict[str, Any] | None:
+    """What decides an output: the options, the files to read and the model; None for what can be read only once.
+
+    Args:
+        settings: a dataclass with `model`, `out` and `device`, which decides nothing.
+    """
+    if any(source.written is None for source in sources):
+        return None
+    files = [[os.path.realpath(source.path), source.size, source.written] for source in sources]
+    kinds, own = (".json", ".safetensors", ".bin", ".txt"), f"{Path(settings.out or '').name}.part.json"
+    model = sorted(
+        [path.relative_to(settings.model).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
+        for path in Path(settings.model).rglob("*")
+        if path.is_file() and path.suffix in kinds and path.name != own
+    )
+    options = {name: value for name, value in asdict(settings).items() if name != "device"}
+    return json.loads(json.dumps({"options": options, "files": files, "model": model}, default=str))
