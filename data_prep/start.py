@@ -16,6 +16,7 @@ SCRIPTS = {
     "finetune.run": "domain-bert-finetune",
     "finetune.predict": "domain-bert-predict",
     "finetune.choose": "domain-bert-choose",
+    "finetune.embed": "domain-bert-embed",
 }
 """The console script of each command. (The folder of a script comes first on its path, not that of the user.)"""
 

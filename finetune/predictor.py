@@ -57,6 +57,11 @@ def outputs(
 _TOKENS_ON_CPU, _TOKENS_ON_GPU = 2048, 65_536
 
 
+def tokens_at_once(device: str) -> int:
+    """Tokens of a batch that is only read."""
+    return _TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a folder of transformers has no place for: how the texts were read in training."""
@@ -162,7 +167,7 @@ class Predictor(_Asked):
         self.facts = Facts.read(folder, config.max_position_embeddings, task)
         self.task = task.of_model(config).with_decision(self.facts.decision)
         self._precision = Precision(device, precision)
-        self._tokens_at_once = micro_batch_tokens or (_TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU)
+        self._tokens_at_once = micro_batch_tokens or tokens_at_once(device)
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""

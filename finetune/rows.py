@@ -66,15 +66,22 @@ class Labels(Protocol):
 
     label_columns: tuple[str, ...]
     """Usual names of the column of labels."""
-    takes_pairs: bool
+    takes_pairs: bool = True
     """Whether a row may be a pair of texts."""
-    pair_columns: Sequence[tuple[str, str]]
+    pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS
     """Usual names of the two columns of such rows."""
 
     def choice_columns(
         self, sample: Sequence[Mapping[str, Any]], names: Sequence[str], texts: Sequence[str]
     ) -> tuple[str, ...] | None:
-        """The column with a list of choices, or one for each choice; None where a task that needs them finds none."""
+        """The column with a list of choices, or one for each choice; None where the task needs some and finds none.
+
+        Args:
+            sample: the first rows.
+            names: of the columns that they may be in.
+            texts: of the columns that a person names for the texts.
+        """
+        return ()
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Names of the column of texts, the most usual first."""

@@ -1,6 +1,7 @@
 """Words of a text, by their places, and words as sequences of tokens."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -9,6 +10,8 @@ from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .batches import Encoded, overlapping, spans_of
+from .batches import Span as Stretch
+from .settings import LongText
 
 Span = tuple[int, int]
 _PRE_TOKENIZER = BertPreTokenizer()
@@ -21,7 +24,7 @@ _IDEOGRAPHS = (
 def words_of(text: str) -> list[Span]:
     """(start, end) of the words of a text as BERT cuts it: at white space, around punctuation and ideographs."""
     found: list[Span] = []
-    for _, (start, end) in _PRE_TOKENIZER.pre_tokenize_str(words_apart(text)):
+    for _, (start, end) in _PRE_TOKENIZER.pre_tokenize_str(words_apart(text, in_place=True)):
         begin = start
         for place in range(start, end):
             if _is_ideograph(text[place]):
@@ -44,6 +47,14 @@ def joined(words: Sequence[str]) -> tuple[str, list[Span]]:
         end = start + len(word)
         spans.append((start, end))
     return " ".join(words), spans
+
+
+def words_with_tokens(words: Sequence[Span], tokens: Sequence[Span]) -> tuple[list[Span], np.ndarray]:
+    """The words of a text in which tokens start, and which of these each token is of: int64 [tokens]."""
+    starts = np.array([start for start, _ in words], dtype=np.int64)
+    owner = np.searchsorted(starts, np.array([start for start, _ in tokens], dtype=np.int64), side="right") - 1
+    present, own = np.unique(owner, return_inverse=True)
+    return [words[number] for number in present], own
 
 
 _WORDS_AT_ONCE = 100_000
@@ -103,6 +114,67 @@ def encode_words(
         num_long=num_long,
         num_cut=0,
     )
+
+
+Read = Literal["first", "all", "tokens"]
+
+
+def encode_tokens(texts: Sequence[Sequence[int]], sequence_length: int, long_text: LongText, read: Read) -> Encoded:
+    """Texts of tokens to sequences of at most `sequence_length` tokens, and the tokens of them that are read.
+
+    Args:
+        long_text: head keeps the beginning, windows everything, in overlapping sequences.
+        read: "first", the [CLS] of each sequence of a text. "all", every token of a text once, in the window where most
+            of the text stands on both of its sides, with the [CLS] of the first window and the [SEP] of the last: as if
+            the text were one sequence. "tokens", the same without [CLS] and [SEP], each an item of its own.
+    """
+    capacity = sequence_length - 2
+    kept = [len(ids) if long_text == "windows" else min(len(ids), capacity) for ids in texts]
+    rows: list[tuple[int, int, int, int, int]] = []
+    begin = num_long = 0
+    for number, (ids, length) in enumerate(zip(texts, kept, strict=True)):
+        num_long += len(ids) > capacity
+        windows = overlapping(length, capacity)
+        for span, (start, count) in zip(windows, _read_in(windows, length, read), strict=True):
+            rows.append((number, begin + span.start, span.length, start - span.start, count))
+        begin += length
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    owner, first, counts = table[:, 0], table[:, 3], table[:, 4]
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    place = np.arange(total) + np.repeat(first - (ends - counts), counts)
+    # A sequence begins with [CLS].
+    item = np.repeat(table[:, 1], counts) + place - 1 if read == "tokens" else np.repeat(owner, counts)
+    nothing = np.zeros(0, dtype=np.uint32)
+    return Encoded(
+        ids=np.concatenate([nothing, *(np.asarray(ids[:n], np.uint32) for ids, n in zip(texts, kept, strict=True))]),
+        sequences=spans_of(np.pad(table[:, 1:3], ((0, 0), (0, 2))), np.zeros(len(table), dtype=np.int64)),
+        text=owner,
+        targets=np.zeros(begin if read == "tokens" else len(texts), dtype=np.int64),
+        item=item,
+        place=place,
+        bounds=np.append(0, ends),
+        num_texts=len(texts),
+        num_tokens=sum(map(len, texts)),
+        num_long=num_long,
+        num_cut=sum(map(len, texts)) - begin,
+    )
+
+
+def _read_in(windows: Sequence[Stretch], length: int, read: Read) -> list[tuple[int, int]]:
+    """What is read in each window of a text: the first place and how many, where 1 is the first token of the text and 0
+    the [CLS] before it."""
+    if read == "first":
+        return [(window.start, 1) for window in windows]
+    ends = np.array([length])
+    if len(windows) > 1:
+        starts = np.array([window.start for window in windows])
+        best = _window_of(np.arange(length), starts, windows[0].length)
+        ends = np.cumsum(np.bincount(best, minlength=len(windows)))
+    borders = [1, *(ends + 1).tolist()]
+    if read == "all":
+        borders[0], borders[-1] = 0, borders[-1] + 1
+    return [(start, end - start) for start, end in zip(borders, borders[1:], strict=False)]
 
 
 def _window_of(places: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:

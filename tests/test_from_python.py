@@ -238,7 +238,8 @@ import sys
 import data_prep, finetune, pretrain
 assert not {"torch", "numpy", "yaml", "pyarrow"} & sys.modules.keys()
 # The commands, whose --help is to answer at once.
-import data_prep.run, finetune.predict, finetune.run, pretrain.exposure, pretrain.fill_mask, pretrain.run
+import data_prep.run, finetune.embed, finetune.predict, finetune.run
+import pretrain.exposure, pretrain.fill_mask, pretrain.run
 assert not {"torch", "datasets"} & sys.modules.keys()
 for package in (data_prep, pretrain, finetune):
     assert dir(package) == package.__all__ == sorted(package.__all__), package

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.run import main as prepare
+from finetune.embed import main as embed
 from finetune.predict import main as predict
 from finetune.run import main as finetune
 from pretrain.fill_mask import main as fill_mask
@@ -106,6 +107,7 @@ def test_no_connection_is_opened(office):
     assert pretrain([f"--prepared={folder}/again", f"--out={folder}/second", *SMALL]) == 0
     assert finetune([model, f"--train={folder}/labels.jsonl", f"--out={folder}/third", "--budget=2steps"]) == 0
     assert predict([f"--model={folder}/third/final", f"{folder}/labels.jsonl", f"--out={folder}/found.jsonl"]) == 0
+    assert embed([model, f"{folder}/labels.jsonl", f"--out={folder}/vectors.npy"]) == 0
     assert fill_mask([model, "the [MASK] rate"]) == 0
     assert not connections
     with socket.socket() as probe, pytest.raises(OSError):

@@ -122,7 +122,7 @@ def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
             given += ["--device=cpu"] if chosen["init_from"] else ["--device=cpu", "--preset=tiny"]
         if chosen.get("vocab_size", "auto") != "auto":
             given += ["--vocab-size=512"]
-    for left_by_another in ("predicted.csv", "labelled.jsonl", "to_label.jsonl"):
+    for left_by_another in ("predicted.csv", "labelled.jsonl", "to_label.jsonl", "vectors.npy", "words.parquet"):
         (owner / left_by_another).unlink(missing_ok=True)
     before = set(owner.rglob("*"))
     assert run(module, given) == 0, capsys.readouterr().err

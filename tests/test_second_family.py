@@ -11,6 +11,7 @@ from torch import nn
 
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
+from finetune.embedder import Embedder
 from finetune.finetuning import finetune
 from finetune.predictor import Classifier
 from finetune.settings import FinetuneSettings
@@ -130,3 +131,9 @@ def test_from_its_folder_it_is_pretrained_fine_tuned_and_asked(tmp_path):
     classifier = Classifier.load(made / "final", device="cpu")
     assert type(classifier.model) is SharedClassifier
     assert {"long", "short"} == classifier.predict(lines[:1])[0]["probabilities"].keys()
+    embedder = Embedder(made / "final", device="cpu", layer=2)
+    tokenizer = embedder.tokenizer
+    ids = torch.tensor([[tokenizer.cls_id, *tokenizer.encode(lines[:1])[0], tokenizer.sep_id]])
+    states = classifier.model.bert(ids, output_hidden_states=True).hidden_states[2]
+    assert type(embedder.model) is SharedModel and tuple(states[0, 0].shape) == (embedder.dimension,)
+    assert np.abs(embedder.embed(lines[:1]) - states.mean(1).detach().numpy()).max() < 1e-5

@@ -33,12 +33,17 @@ def whole_characters(text: str) -> str:
     return text
 
 
-def words_apart(text: str) -> str:
-    """The text with a space for each mark of no width (U+200B) between words of Thai, Lao, Burmese or Khmer.
+def words_apart(text: str, in_place: bool = False) -> str:
+    """The text with a space for the marks of no width (U+200B) between two words of Thai, Lao, Burmese or Khmer.
 
     The tokenizer drops such marks.
+
+    Args:
+        in_place: with a space for each of them, so that all characters stay where they are.
     """
-    return _WORD_BREAK.sub(" ", text) if "\u200b" in text else text
+    if "\u200b" not in text:
+        return text
+    return _WORD_BREAK.sub((lambda marks: " " * len(marks[0])) if in_place else " ", text)
 
 
 def lines_of(text: str) -> list[str]:

@@ -109,6 +109,11 @@ class WordPieceTokenizer:
         encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def encode_with_places(self, sentences: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The same, and the (start, end) of each token in its sentence."""
+        encodings = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
     def extended(self, entries: Sequence[str]) -> "WordPieceTokenizer":
         """The same with further entries behind its own. What was added behind the pieces becomes one of them."""
         return WordPieceTokenizer((*self.vocabulary, *entries), *self._options) if entries else self

@@ -1,6 +1,6 @@
 """What a fine-tuning learns, as an object that is handed in: everything that one task knows and no other needs to."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from pretrain.engine.step import Objective
 
 from ..batches import Encoded, LabelledBatch, encode
 from ..collapse import Collapse
-from ..rows import PAIR_COLUMNS, BadRows, Columns, Example, Label, text_of
+from ..rows import BadRows, Columns, Example, Label, Labels, text_of
 from ..settings import FinetuneSettings, LongText
 
 
@@ -69,7 +69,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
     return -(p * np.log(p)).sum(-1)
 
 
-class Task(ABC):
+class Task(Labels):
     """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
 
     Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text. A task
@@ -79,14 +79,8 @@ class Task(ABC):
 
     name: str
     """In finetune.json."""
-    label_columns: tuple[str, ...]
-    """Usual names of the column of labels."""
     text_columns: tuple[str, ...] = TEXT_COLUMNS
     """Usual names of the column of texts."""
-    takes_pairs = True
-    """Whether a row may be a pair of texts."""
-    pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS
-    """Usual names of the two columns of such rows."""
     asked_row: str = ""
     """An example of the rows with which a program asks; empty where it asks with texts."""
     long_text: LongText = "head"
@@ -121,18 +115,6 @@ class Task(ABC):
             label: the column of labels.
         """
         return self.text_columns
-
-    def choice_columns(
-        self, sample: Sequence[Mapping[str, Any]], names: Sequence[str], texts: Sequence[str]
-    ) -> tuple[str, ...] | None:
-        """The column with a list of choices, or one for each choice; None where the task needs some and finds none.
-
-        Args:
-            sample: the first rows.
-            names: of the columns that they may be in.
-            texts: of the columns that a person names for the texts.
-        """
-        return ()
 
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
         """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""

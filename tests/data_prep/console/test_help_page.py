@@ -10,6 +10,8 @@ from data_prep.run import main as prepare
 from data_prep.settings import PrepCommand
 from finetune.choose import ChooseSettings
 from finetune.choose import main as choose
+from finetune.embed import EmbedSettings
+from finetune.embed import main as embed
 from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.run import main as finetune
@@ -27,6 +29,7 @@ COMMANDS = [
     (finetune, FinetuneSettings),
     (predict, PredictSettings),
     (choose, ChooseSettings),
+    (embed, EmbedSettings),
     (fill_mask, FillMaskSettings),
     (exposure, ExposureSettings),
 ]

@@ -1,0 +1,261 @@
+"""Vectors of texts, for search and grouping, from any model folder. `python -m finetune.embed`"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from data_prep.console import command_line
+from data_prep.console.options import POSITIONAL
+from data_prep.text.readers import check_encoding
+from data_prep.text.sources import Source
+
+from .inputs import ROWS_AT_ONCE, Form, check_question, input_sources, parts_of
+from .output import Output, asked_of, check_output
+from .rows import BadRows, Example
+from .settings import FinetuneError
+
+# A text has a vector for each of its words or tokens, in memory at once.
+ROWS_OF_PARTS = 64
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """Settings of `python -m finetune.embed`."""
+
+    file: Annotated[tuple[str, ...], POSITIONAL] = ()
+    """Texts: .txt (a text a line), .jsonl, .csv, .tsv, .json, .conll (also .gz) or .parquet. Without a file: standard
+    input."""
+    model: str = "runs/builtin/final"
+    """Folder of the model: final/ of any run, a checkpoint, or one of transformers or sentence-transformers."""
+    out: str | None = None
+    """File to write, which must not be there yet: .npy (a row a text), .parquet or .jsonl (the input's columns, and
+    vector). Without it: JSON lines on standard output."""
+    pooling: Literal["auto", "mean", "cls", "max"] = "auto"
+    """What of a text's tokens is its vector: their mean, [CLS] alone, the largest of each number. auto: what the folder
+    says, mean if nothing."""
+    layer: int = -1
+    """Whose output is taken: 1 the first layer, -1 the last, 0 the embeddings."""
+    normalize: bool = False
+    """Scale vectors to length 1, which is done too where the folder says so."""
+    words: bool = False
+    """A vector for each word, the mean of its pieces, instead of one for the text (.parquet or .jsonl)."""
+    tokens: bool = False
+    """A vector for each token but [CLS] and [SEP] (.parquet or .jsonl)."""
+    long_text: Literal["auto", "head", "windows"] = "auto"
+    """Of longer texts, head reads the beginning, windows all, each token once. auto: head; windows for --words and
+    --tokens."""
+    sequence_length: int | Literal["auto"] = "auto"
+    """Longest sequence in tokens. auto: what the folder says."""
+    dtype: Literal["float32", "float16"] = "float32"
+    """Numbers of a .npy file."""
+    save_model: str | None = None
+    """Instead of vectors, write a model folder that gives the same ones in sentence-transformers."""
+    input_format: Form | None = None
+    """Form of standard input, txt if not given: a text a line."""
+    text_column: tuple[str, ...] = ()
+    """Column of the text. That of training, or found by name, if not given."""
+    encoding: str = "utf-8"
+    """Encoding of the input; auto: found for each file."""
+    show_text: Literal["yes", "no"] = "yes"
+    """no: nothing of the texts on the screen, so --out has to be given."""
+    skip_bad_rows: bool = False
+    """Give rows without a text no vector (null, NaN in .npy) instead of stopping."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is faster where the hardware computes in it, and less exact."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute. auto: cuda, else cpu."""
+
+    def __post_init__(self):
+        check_question(self)
+        if self.save_model is not None and (self.file or self.out):
+            raise FinetuneError("--save-model writes a model folder and no vectors: leave the file and --out out")
+        if self.show_text == "no" and not (self.out or self.save_model):
+            raise FinetuneError("--show-text no keeps the rows, which hold the texts, off the screen: give --out")
+        if len(self.text_column) > 1:
+            raise FinetuneError("--text-column names two columns, and a vector is of one text: give one column")
+        if self.words and self.tokens:
+            raise FinetuneError("--words and --tokens were both given: leave one out")
+        form = self.form
+        self._check_parts()
+        if self.dtype != "float32" and form != "npy":
+            raise FinetuneError(f"--dtype {self.dtype} is of a .npy file: leave it out, or give an --out of that name")
+
+    def _check_parts(self) -> None:
+        """What a vector for each word or token goes without."""
+        if self.kind is None:
+            return
+        option = f"--{self.kind}"
+        if self.form == "npy":
+            raise FinetuneError(f"{option} gives each text another number of vectors: give an --out that ends in "
+                                ".parquet or .jsonl")  # fmt: skip
+        if self.pooling != "auto":
+            raise FinetuneError(f"--pooling is of whole texts: leave it or {option} out")
+        if self.long_text == "head":
+            raise FinetuneError(f"{option} reads every text to its end: leave --long-text out")
+        if self.save_model is not None:
+            raise FinetuneError(f"a model folder gives vectors of texts: leave {option} out")
+
+    @property
+    def kind(self) -> Literal["words", "tokens"] | None:
+        """Of what parts of a text there are vectors; None for the text."""
+        return "words" if self.words else "tokens" if self.tokens else None
+
+    @property
+    def form(self) -> str:
+        """npy, parquet or jsonl; raises FinetuneError where the name of the file says none."""
+        ending = "jsonl" if self.out is None else Path(self.out).suffix.lower()[1:]
+        if ending not in ("npy", "parquet", "jsonl"):
+            raise FinetuneError(f"--out {self.out} is no .npy, .parquet or .jsonl file: name it so")
+        return ending
+
+
+class RandomCosine:
+    """The mean cosine of all pairs of different texts: of unit vectors, by the length of their sum."""
+
+    def __init__(self) -> None:
+        self.count, self._sum = 0, 0.0
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Take in [n, H]."""
+        wide = vectors.astype(np.float64)
+        self._sum = self._sum + (wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)).sum(0)
+        self.count += len(vectors)
+
+    def mean(self) -> float | None:
+        """None for less than two texts."""
+        if self.count < 2:
+            return None
+        return float((np.sum(self._sum**2) - self.count) / (self.count * (self.count - 1)))
+
+
+def run(settings: EmbedSettings) -> None:
+    """`python -m finetune.embed`. Torch is imported only now, so that --help and bad arguments answer at once."""
+    import torch
+
+    from pretrain.engine.device import default_threads
+    from pretrain.engine.folder import require_made
+
+    from .embedder import Embedder
+
+    check_encoding(settings.encoding)
+    check_output(settings.out)
+    sources = [] if settings.save_model is not None else input_sources(settings)
+    require_made(settings.model, EmbedSettings.model, "pretrain.run")
+    torch.set_num_threads(default_threads())
+    long_text = settings.long_text if settings.long_text != "auto" else "windows" if settings.kind else "head"
+    length = None if settings.sequence_length == "auto" else settings.sequence_length
+    embedder = Embedder(
+        settings.model, settings.device, settings.precision, settings.pooling, settings.layer, settings.normalize,
+        long_text, length,
+    )  # fmt: skip
+    if settings.save_model is not None:
+        embedder.save(settings.save_model)
+        print(f'Saved {settings.save_model}: sentence_transformers.SentenceTransformer("{settings.save_model}") gives '
+              f"the same vectors ({_facts(embedder)})")  # fmt: skip
+        return
+    write_vectors(settings, sources, embedder)
+
+
+def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) -> None:
+    """The vectors of all rows, in their order, and what is to be known of them, on standard error."""
+    from .vector_files import VECTOR, VECTORS, LinesFile, NumpyFile, to_parquet
+
+    names = [VECTOR] if settings.kind is None else [settings.kind, "start", "end", VECTORS]
+    is_npy = settings.form == "npy"
+    finish = partial(to_parquet, names=names) if settings.form == "parquet" else os.replace
+    bad, cosine, began = BadRows(settings.skip_bad_rows, "give such rows no vector"), RandomCosine(), time.monotonic()
+    with Output(settings.out, asked_of(settings, sources), is_npy, finish) as output:
+        written, before = output.written, output.written.skipped
+        writer = (
+            NumpyFile(output.file, embedder.dimension, settings.dtype, written.rows)
+            if is_npy
+            else LinesFile(output.file, names)
+        )
+        for rows, found in vectors(sources, settings, embedder, bad, cosine, written.rows):
+            writer.write(rows, found)
+            written.rows += len(rows)
+            written.skipped = before + bad.count
+            output.flush(written)
+        writer.close()
+    _tell(written, time.monotonic() - began, settings, embedder)
+    if (mean := cosine.mean()) is not None:
+        print(f"Two of these texts at random have a cosine of {mean:.2f}: judge a cosine beside that, not by itself.",
+              file=sys.stderr)  # fmt: skip
+
+
+def vectors(
+    sources: Sequence[Source], settings: EmbedSettings, embedder, bad: BadRows, cosine: RandomCosine, done: int = 0
+) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any] | None]]]:
+    """Rows with what is added to each of them, None where one is skipped, in input order, a part after the other.
+
+    Args:
+        done: rows at the beginning that are passed over.
+    """
+    from .embedder import Texts
+
+    at_once = ROWS_AT_ONCE if settings.kind is None else ROWS_OF_PARTS
+    for part in parts_of(sources, settings, Texts(), embedder.text_columns, bad, at_once, done):
+        usable = [example for _, example in part if example]
+        own = iter(_own(usable, settings.kind, embedder, cosine))
+        yield [row for row, _ in part], [next(own) if example else None for _, example in part]
+
+
+def _own(
+    examples: Sequence[Example], kind: Literal["words", "tokens"] | None, embedder, cosine: RandomCosine
+) -> list[dict[str, Any]]:
+    if kind is not None:
+        return [parts.as_dict(kind) for parts in embedder.of_parts(examples, kind)]
+    found = embedder.of_texts([example.text for example in examples])
+    cosine.add(found)
+    return [{"vector": each} for each in found]
+
+
+def _facts(embedder) -> str:
+    """What the vectors are."""
+    scaled = ", scaled to length 1" if embedder.normalize else ""
+    pooled = {"mean": "the mean of the tokens", "cls": "[CLS]", "max": "the largest of each number"}[embedder.pooling]
+    read = f"{'texts' if embedder.long_text == 'head' else 'windows'} of up to {embedder.sequence_length} tokens"
+    return f"{pooled} of layer {embedder.layer}{scaled}, {embedder.dimension} numbers, {read}"
+
+
+def _tell(written, seconds: float, settings: EmbedSettings, embedder) -> None:
+    skipped = ""
+    if written.skipped:
+        how = "np.isnan(vectors[:, 0])" if settings.form == "npy" else "null"
+        skipped = f", {written.skipped:,} of them without a usable text ({how})"
+    long = ""
+    if embedder.num_long:
+        how = "their beginning was read" if embedder.long_text == "head" else "read in windows"
+        long = f", {embedder.num_long:,} longer than {embedder.sequence_length} tokens ({how})"
+    what = _facts(embedder)
+    if settings.kind is not None:
+        what = f"one for each of their {settings.kind}, {embedder.dimension} numbers of layer {embedder.layer}"
+    rows = f"{written.rows:,} row{'s' * (written.rows != 1)}"
+    print(f"{rows}{skipped}{long}, {seconds:.1f} s. Vectors: {what}.", file=sys.stderr)
+
+
+_EXAMPLES = """\
+python -m finetune.embed --model runs/notes/final sentences.jsonl --out vectors.npy
+python -m finetune.embed --model runs/notes/final --normalize --save-model runs/search"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(
+        EmbedSettings,
+        run,
+        prog="python -m finetune.embed",
+        description="Make vectors of texts, words or tokens.",
+        examples=_EXAMPLES,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""A BERT of any folder, asked for vectors: of texts, of their words, of their tokens."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.durable import read_object
+from data_prep.text.cells import kind_of, whole_characters, words_apart
+from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model import BertModel
+from pretrain.engine.checkpoint import num_bytes, save_model_folder
+from pretrain.engine.device import Precision, find_device
+from pretrain.engine.folder import family_of, open_model, require_embeddings, whole_folder
+
+from .batches import BatchMaker, Encoded, LabelledBatch
+from .predictor import tokens_at_once
+from .rows import Columns, Example, Labels, text_of
+from .sentence_model import Pooling, SentenceModel
+from .settings import FACTS_FILE, FinetuneError
+from .tasks.tagging import Tagging
+from .words import Span, encode_tokens, words_of, words_with_tokens
+
+# Vocabulary, tokenizer and settings, generously.
+_SMALL_FILES = 4_000_000
+
+
+class Texts(Labels):
+    """What is known of rows whose texts get vectors."""
+
+    label_columns: tuple[str, ...] = ()
+    takes_pairs = False
+
+    def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
+        """The usual ones, then those of lists of words."""
+        return (*TEXT_COLUMNS, "tokens", "words")
+
+    def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
+        """A text, or a list of words, which are those of the example then."""
+        column = columns.texts[0]
+        if isinstance(row.get(column), list):
+            return Tagging().example(place, row, columns)
+        return Example(place, text_of(dict(row), column))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The W words or tokens of a text."""
+
+    names: list[str]
+    spans: list[Span]
+    """(start, end) in the text."""
+    vectors: np.ndarray
+    """Float32 [W, H]."""
+
+    def as_dict(self, kind: str) -> dict[str, Any]:
+        """By the names of columns: those of the names is `kind`."""
+        starts, ends = ([span[side] for span in self.spans] for side in (0, 1))
+        return {kind: self.names, "start": starts, "end": ends, "vectors": self.vectors}
+
+
+class Embedder:
+    """A BERT that gives vectors of texts: a pretrained one, or one that was fine-tuned for any task.
+
+    Args:
+        folder: a model folder of ours, of transformers, or of sentence-transformers.
+        device, precision: see `Predictor`.
+        pooling: "mean" of a text's tokens with [CLS] and [SEP], its [CLS] ("cls"), or the largest value in each place
+            ("max"); "auto" is what the folder says, mean where it says nothing.
+        layer: whose output is taken: 1 is the first layer, 0 the embeddings before it, -1 the last one.
+        normalize: scale vectors to length 1, which is done too where the folder says so.
+        long_text: of texts longer than `sequence_length` "head" reads the beginning, "windows" all: overlapping
+            windows, in which every token counts once (of [CLS], the mean of the windows' is taken).
+        sequence_length: longest sequence in tokens; by default what the folder says.
+        micro_batch_tokens: most tokens computed at once, by default by device.
+
+    Raises:
+        UserError: the folder holds no BERT with its tokenizer, or makes its vectors in another way.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        device: str = "auto",
+        precision: str = "fp32",
+        pooling: Pooling | Literal["auto"] = "auto",
+        layer: int = -1,
+        normalize: bool = False,
+        long_text: Literal["head", "windows"] = "head",
+        sequence_length: int | None = None,
+        micro_batch_tokens: int | None = None,
+    ):
+        for name, value, known in (("pooling", pooling, ("auto", *get_args(Pooling))),
+                                   ("long_text", long_text, ("head", "windows"))):  # fmt: skip
+            if value not in known:
+                raise FinetuneError(f"{name} {value!r} is not known: give one of {', '.join(known)}")
+        said, device = SentenceModel.read(Path(folder)), find_device(device)
+        place = Path(folder) / said.folder
+        model = _encoder(place)
+        self.tokenizer = WordPieceTokenizer.load(place)
+        if said.lowercase and not self.tokenizer.lowercase:
+            raise FinetuneError(f"{folder} puts texts in lower case before its tokenizer: open it with "
+                                "sentence-transformers")  # fmt: skip
+        config = model.config
+        require_embeddings(place, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
+        self.layer = _layer(layer, config.num_hidden_layers, folder)
+        self.model = _with_layers(model, self.layer).to(device)
+        longest = config.max_position_embeddings
+        if sequence_length is not None and not 3 <= sequence_length <= longest:
+            raise FinetuneError(f"--sequence-length {sequence_length} is not between 3 and {longest}, the most tokens "
+                                f"that {folder} reads")  # fmt: skip
+        self.pooling: Pooling = said.pooling if pooling == "auto" else pooling
+        self.normalize = normalize or said.normalize
+        self.long_text = long_text
+        self.sequence_length = sequence_length or min(longest, said.sequence_length or longest)
+        self.num_long = 0
+        """Texts so far that were longer than the model reads at once."""
+        self.text_columns = _trained_on(place)
+        """The column of the texts that it was fine-tuned on, where that is known."""
+        self._precision = Precision(device, precision)
+        self._tokens_at_once = micro_batch_tokens or tokens_at_once(device)
+
+    @property
+    def dimension(self) -> int:
+        """H, numbers of a vector."""
+        return self.model.config.hidden_size
+
+    def embed(self, texts: Iterable[str]) -> np.ndarray:
+        """The vectors of texts: float32 [n, H], in their order.
+
+        Raises:
+            UserError: one of them is empty, or no text.
+        """
+        return self.of_texts([_checked(number, text) for number, text in enumerate(_several(texts), 1)])
+
+    def embed_words(self, texts: Iterable[str]) -> list[dict[str, Any]]:
+        """The words of each text with the mean of the vectors of their pieces: {"words": ["one", "text"], "start":
+        [0, 4], "end": [3, 8], "vectors": float32 [W, H]}. Long texts are read in windows.
+
+        Raises:
+            UserError: one of them is empty, or no text.
+        """
+        return self._of_parts(texts, "words")
+
+    def embed_tokens(self, texts: Iterable[str]) -> list[dict[str, Any]]:
+        """The same of the tokens of each text, without [CLS] and [SEP], as "tokens"."""
+        return self._of_parts(texts, "tokens")
+
+    def _of_parts(self, texts: Iterable[str], kind: Literal["words", "tokens"]) -> list[dict[str, Any]]:
+        examples = [Example("", _checked(number, text)) for number, text in enumerate(_several(texts), 1)]
+        return [parts.as_dict(kind) for parts in self.of_parts(examples, kind)]
+
+    def of_texts(self, texts: Sequence[str]) -> np.ndarray:
+        """The same as `embed`, of texts that were looked at. Of a model in float64 they are float64."""
+        ids = self.tokenizer.encode([words_apart(text) for text in texts])
+        read: Literal["first", "all"] = "first" if self.pooling == "cls" else "all"
+        encoded = encode_tokens(ids, self.sequence_length, self.long_text, read)
+        self.num_long += encoded.num_long
+        return self._scaled(self._pooled(encoded, self.pooling))
+
+    def of_parts(self, examples: Sequence[Example], kind: Literal["words", "tokens"]) -> Iterator[Parts]:
+        """The words of texts, those of the example where it has any, or their tokens. A word of which the tokenizer
+        leaves nothing is left out."""
+        found = self.tokenizer.encode_with_places([words_apart(example.text, in_place=True) for example in examples])
+        encoded = encode_tokens([ids for ids, _ in found], self.sequence_length, "windows", "tokens")
+        self.num_long += encoded.num_long
+        named = [self._named(example, *each, kind) for example, each in zip(examples, found, strict=True)]
+        bounds = np.append(0, np.cumsum([len(names) for names, _, _ in named])).astype(np.int64)
+        owners = [begin + own for (_, _, own), begin in zip(named, bounds, strict=False)]
+        item = np.concatenate([np.zeros(0, np.int64), *owners])[encoded.item]
+        encoded = replace(encoded, item=item, targets=np.zeros(bounds[-1], np.int64))
+        vectors = self._scaled(self._pooled(encoded, "mean"))
+        for (names, spans, _), (first, last) in zip(named, pairwise(bounds), strict=True):
+            yield Parts(names, spans, vectors[first:last])
+
+    def _named(
+        self, example: Example, ids: Sequence[int], places: list[Span], kind: Literal["words", "tokens"]
+    ) -> tuple[list[str], list[Span], np.ndarray]:
+        """Names and places of the parts of a text, and the part of each token: int64."""
+        if kind == "tokens":
+            return [self.tokenizer.vocabulary[i] for i in ids], places, np.arange(len(ids))
+        words = words_of(example.text) if example.words is None else example.words
+        spans, own = words_with_tokens(words, places)
+        return [example.text[start:end] for start, end in spans], spans, own
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `sentence_transformers.SentenceTransformer` opens and that gives the same vectors there:
+        the model up to the layer, the pooling and the length.
+
+        Raises:
+            UserError: it is there already, the disk is full, or the vectors are none that such a folder can give.
+        """
+        if self.layer == 0:
+            raise FinetuneError("no model folder has no layers: save one with --layer 1 or more")
+        if self.long_text == "windows":
+            raise FinetuneError("sentence-transformers reads the beginning of a long text: leave --long-text out")
+        if Path(folder).exists():
+            raise FinetuneError(f"{folder} is there already: give another name, or remove it")
+        said = SentenceModel(self.pooling, self.normalize, self.sequence_length)
+        with whole_folder(Path(folder), num_bytes(self.model.parameters()) + _SMALL_FILES) as temporary:
+            save_model_folder(self.model, self.tokenizer, temporary, model_max_length=self.sequence_length)
+            said.write(temporary, self.dimension)
+
+    def _scaled(self, vectors: np.ndarray) -> np.ndarray:
+        if not self.normalize:
+            return vectors
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+    @torch.inference_mode()
+    def _pooled(self, encoded: Encoded, pooling: Pooling) -> np.ndarray:
+        """The vectors of the items: [I, H]."""
+        is_max, count = pooling == "max", len(encoded.targets)
+        dtype = self.model.embeddings.word.weight.dtype
+        found = torch.full((count, self.dimension), float("-inf") if is_max else 0.0, dtype=dtype).numpy()
+        maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
+        for items, batch in maker.items_and_batches(np.arange(encoded.num_texts)):
+            rows, inverse = np.unique(items, return_inverse=True)
+            hidden = self._hidden(batch, only_first=pooling == "cls").to(dtype)  # [P, H]
+            owner = torch.from_numpy(inverse).to(hidden.device)[:, None].expand_as(hidden)
+            part = hidden.new_full((len(rows), self.dimension), float("-inf") if is_max else 0.0)
+            part.scatter_reduce_(0, owner, hidden, "amax" if is_max else "sum")
+            each = part.cpu().numpy()
+            found[rows] = np.maximum(found[rows], each) if is_max else found[rows] + each
+        if not is_max:
+            found /= np.bincount(encoded.item, minlength=count)[:, None].astype(found.dtype)
+        return found
+
+    def _hidden(self, batch: LabelledBatch, only_first: bool) -> Tensor:
+        """The output of the layer at the places of a batch: [P, H]."""
+        batch = batch.to(self.model.embeddings.word.weight.device)
+        with self._precision():
+            if self.layer == 0:
+                hidden = self.model.embeddings(batch, batch.num_tokens)  # [T, H]
+            elif only_first:
+                return self.model.encode(batch, at=batch.places, most_at=1).last_hidden_state
+            else:
+                hidden = self.model.encode(batch).last_hidden_state  # [T, H]
+        # Places are in order, each once.
+        return hidden if len(batch.places) == batch.num_tokens else hidden.index_select(0, batch.places)
+
+
+def _encoder(folder: Path) -> BertModel:
+    """The BERT of a folder without its heads; the pooler stays where the folder has one."""
+    kind = family_of(folder, FinetuneError).pretraining.encoder_class
+    # A pooler that the folder lacks is drawn, and thrown away.
+    with torch.random.fork_rng(devices=[]):
+        model = open_model(kind, folder, FinetuneError)
+    if model.newly_initialised:
+        model.pooler = None
+    # Labels are of a head.
+    model.config = model.config.changed(id2label=None, num_labels=2, problem_type=None)
+    return model
+
+
+def _layer(asked: int, num_layers: int, folder: str | Path) -> int:
+    """The number of a layer from 0 on; raises FinetuneError where there is none of this number."""
+    if not -num_layers - 1 <= asked <= num_layers:
+        raise FinetuneError(f"--layer {asked} is not there: the layers of {folder} are 1 to {num_layers}, 0 stands for "
+                            "the embeddings before them, -1 for the last")  # fmt: skip
+    return asked if asked >= 0 else num_layers + 1 + asked
+
+
+def _with_layers(model: BertModel, count: int) -> BertModel:
+    """The model with its first layers alone, whose weights it shares; the pooler is of the last one."""
+    if count in (0, model.config.num_hidden_layers):
+        return model
+    with torch.device("meta"):
+        cut = type(model)(model.config.changed(num_hidden_layers=count), add_pooling_layer=False)
+    names = cut.state_dict().keys()
+    cut.load_state_dict({name: value for name, value in model.state_dict().items() if name in names}, assign=True)
+    return cut.eval()
+
+
+def _trained_on(folder: Path) -> tuple[str, ...]:
+    names = (read_object(folder / FACTS_FILE, text_columns=list) or {}).get("text_columns", [])
+    return (str(names[0]),) if len(names) == 1 else ()
+
+
+def _several(texts: Iterable[str]) -> Iterable[str]:
+    if isinstance(texts, str):
+        raise FinetuneError("a single text was given where texts should be: put it into a list")
+    return texts
+
+
+def _checked(number: int, text: Any) -> str:
+    if isinstance(text, tuple | list):
+        raise FinetuneError(f"text {number} is {kind_of(text)}: give one text, for a vector is of a single one")
+    if not isinstance(text, str):
+        raise FinetuneError(f"text {number} is {kind_of(text)}: give a text")
+    if not text.strip():
+        raise FinetuneError(f"text {number} is empty: leave it out")
+    return whole_characters(text)

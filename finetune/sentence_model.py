@@ -1,0 +1,140 @@
+"""The files with which a model folder says how the vectors of its tokens become one of a text, as sentence-transformers
+reads and writes them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from data_prep.durable import read_object, write_json
+from data_prep.text.sources import listing
+
+from .settings import FinetuneError
+
+Pooling = Literal["mean", "cls", "max"]
+
+MODULES_FILE = "modules.json"
+_LENGTH_FILE, _POOLING_FILE = "sentence_bert_config.json", "config.json"
+_POOLING_FOLDER = "1_Pooling"
+_PROMPTS_FILE = "config_sentence_transformers.json"
+# Spelled out by all of its versions; the latest also says "pooling_mode": "mean".
+_FLAGS = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_KNOWN = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True)
+class SentenceModel:
+    """How a folder makes one vector of a text; a folder without these files takes the mean of all tokens.
+
+    The mean is that of Reimers and Gurevych 2019, section 3: over [CLS], the tokens and [SEP].
+    """
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+    """Whether vectors are scaled to length 1."""
+    sequence_length: int | None = None
+    """The longest sequence that is read, in tokens; None where the folder does not say."""
+    folder: Path = Path()
+    """Where in it the BERT is."""
+    lowercase: bool = False
+    """Whether texts are put in lower case, whatever the tokenizer does."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "SentenceModel":
+        """What a folder says.
+
+        Raises:
+            FinetuneError: it is damaged, or makes its vectors in another way.
+        """
+        if not (folder / MODULES_FILE).exists():
+            return cls(sequence_length=_tokenizer_length(folder))
+        places = _modules(folder)
+        found = _object(places["Transformer"] / _LENGTH_FILE) if (places["Transformer"] / _LENGTH_FILE).exists() else {}
+        length = found.get("max_seq_length")
+        if length is not None and (not isinstance(length, int) or length < 1):
+            raise _damaged(places["Transformer"] / _LENGTH_FILE)
+        _refuse_prompt(folder)
+        return cls(
+            _pooling(folder, places["Pooling"] / _POOLING_FILE),
+            "Normalize" in places,
+            length or _tokenizer_length(places["Transformer"]),
+            places["Transformer"].relative_to(folder),
+            bool(found.get("do_lower_case")),
+        )
+
+    def write(self, folder: Path, hidden_size: int) -> None:
+        """Say the same in a folder that holds the BERT itself."""
+        modules = [("Transformer", ""), ("Pooling", _POOLING_FOLDER)]
+        modules += [("Normalize", "2_Normalize")] if self.normalize else []
+        entries = [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for number, (name, path) in enumerate(modules)
+        ]
+        for _, path in modules:
+            (folder / path).mkdir(exist_ok=True)
+        write_json(folder / MODULES_FILE, entries)
+        write_json(folder / _LENGTH_FILE, {"max_seq_length": self.sequence_length, "do_lower_case": False})
+        flags = {flag: name == self.pooling for name, flag in _FLAGS.items()}
+        write_json(folder / _POOLING_FOLDER / _POOLING_FILE, {"word_embedding_dimension": hidden_size, **flags})
+
+
+def _modules(folder: Path) -> dict[str, Path]:
+    """Module -> its folder."""
+    path = folder / MODULES_FILE
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        found = {str(each["type"]).rpartition(".")[2]: folder / str(each["path"]) for each in entries}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise _damaged(path) from None
+    if others := [name for name in found if name not in _KNOWN]:
+        raise FinetuneError(f"{folder} makes its vectors with {listing(others)} too, which only sentence-transformers "
+                            "knows: open it with that")  # fmt: skip
+    if list(found) != list(_KNOWN[: len(found)]) or len(found) < 2:
+        raise _damaged(path)
+    for place in found.values():
+        if not place.resolve().is_relative_to(folder.resolve()):
+            raise FinetuneError(f"{path} names a folder outside of its own: copy the folder again")
+    return found
+
+
+def _pooling(folder: Path, path: Path) -> Pooling:
+    found = _object(path)
+    modes = found.get("pooling_mode", [name for name, flag in _FLAGS.items() if found.get(flag)] or "mean")
+    modes = modes if isinstance(modes, list) else [modes]
+    if len(modes) != 1 or modes[0] not in get_args(Pooling):
+        known = ", ".join(get_args(Pooling))
+        raise FinetuneError(f"{folder} pools by {listing(modes)}, not by one of {known}: open it with "
+                            "sentence-transformers")  # fmt: skip
+    return modes[0]
+
+
+def _refuse_prompt(folder: Path) -> None:
+    """Raises FinetuneError where a prompt stands before every text."""
+    found = read_object(folder / _PROMPTS_FILE) or {}
+    prompts = found.get("prompts")
+    if isinstance(prompts, dict) and prompts.get(found.get("default_prompt_name")):
+        raise FinetuneError(f"{folder} puts a prompt before every text: open it with sentence-transformers")
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    """Where the tokenizer of transformers cuts texts."""
+    found = (read_object(folder / "tokenizer_config.json") or {}).get("model_max_length")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = read_object(path)
+    if found is None:
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> FinetuneError:
+    return FinetuneError(f"{path} is damaged: copy the folder again")
