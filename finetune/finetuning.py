@@ -153,7 +153,9 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
     share = train.num_long / train.num_texts
     sentence = f"{share:.1%} of the training texts are longer than {length} tokens: "
     if settings.long_text == "windows":
-        return sentence + f"they are read in windows ({len(train.sequences):,} for {train.num_texts:,} texts)."
+        sentence += f"they are read in windows ({len(train.sequences):,} for {train.num_texts:,} texts)."
+        more = f" Of questions or second texts that take more than half of a window {train.num_cut:,} tokens are cut."
+        return sentence + (more if train.num_cut else "")
     cut = train.num_cut / train.num_tokens
     remedy = " (--long-text windows reads everything)" if task.takes_windows else ""
     return sentence + f"{cut:.1%} of all tokens will be cut{remedy}."
@@ -265,10 +267,7 @@ class Results:
             return None
         folders = [self.out / _seed_name(found["seed"]) for found in self.found]
         held_out, task = self.dataset.held_out(), self.dataset.task
-        means = {
-            split: np.mean([outputs_of(folder, split) for folder in folders], axis=0, dtype=np.float32)
-            for split in held_out
-        }
+        means = {split: task.averaged([outputs_of(folder, split) for folder in folders]) for split in held_out}
         task = task.tuned(task.targets(held_out["validation"]), means["validation"])
         write_json(self.out / ENSEMBLE_FILE, {"decision": task.decision()})
         scores = {

@@ -8,11 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from data_prep.text.readers import Meter, rows, text_lines
+from data_prep.text.readers import Meter, text_lines
 from data_prep.text.sources import Source, resolve
 
-from .annotations import plain_row
-from .rows import BadRows, Columns, Example, Labels, example_of, find_columns
+from .rows import BadRows, Columns, Example, Labels, example_of, find_columns, rows_of
 from .settings import FinetuneError
 
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
@@ -70,8 +69,7 @@ def input_sources(settings: Question) -> list[Source]:
 def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place, row) of every row; lines of plain text become rows of "text" and, for pairs, "text_pair"."""
     if source.has_rows:
-        for place, row in rows(source, encoding, Meter()):
-            yield f"{source.name}:{place}", plain_row(row)
+        yield from rows_of(source, encoding)
         return
     for number, line in enumerate(text_lines(source, encoding, Meter()), 1):
         first, _, second = line.partition("\t") if is_pair else (line, "", "")

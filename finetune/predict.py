@@ -39,9 +39,9 @@ class PredictSettings:
     """Ask all seeds of a run (--model: its folder) and average."""
     out: str | None = None
     """File to write, which must not be there yet. Without it: standard output."""
-    format: Literal["auto", "jsonl", "csv", "conll", "label-studio", "doccano", "prodigy"] = "auto"
+    format: Literal["auto", "jsonl", "csv", "conll", "label-studio", "doccano", "prodigy", "squad"] = "auto"
     """Form of the output. auto: by the ending of --out (.jsonl, .csv, .conll), or jsonl on standard output. conll and
-    those of annotation tools: of tagging."""
+    those of annotation tools: of tagging. squad: of question answering, an answer for each id."""
     input_format: Form | None = None
     """Form of standard input, txt if not given: a text a line; a tab between the two texts of a pair."""
     text_column: tuple[str, ...] = ()

@@ -35,7 +35,8 @@ def outputs(
     precision: Callable[[], AbstractContextManager],
     world: World,
 ) -> np.ndarray:
-    """The task's outputs for each text, the mean over its windows, or for each word: float32 [I, C].
+    """The task's outputs for each text, the mean over its windows, or for each word: float32 [I, C]; see also
+    `Task.judged`.
 
     The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
     """
@@ -50,7 +51,7 @@ def outputs(
         each = task.outputs(logits).cpu() * batch.weights[:, None]
         np.add.at(found, items, each.numpy())
     model.train(was_training)
-    return world.sum_tensor(torch.from_numpy(found)).numpy()
+    return task.judged(world.sum_tensor(torch.from_numpy(found)).numpy(), encoded)
 
 
 # Tokens computed at once. On a CPU more of them take no less time and more memory (measured).
@@ -86,7 +87,7 @@ class Facts:
         """
         path = folder / FACTS_FILE
         if not path.exists():
-            return cls((), longest, task.long_text, task.name)
+            return cls(task.pair_columns[0] if task.needs_pairs else (), longest, task.long_text, task.name)
         found = read_object(path, text_columns=list, sequence_length=int, long_text=str)
         # [CLS], two [SEP] and one token of text are the least.
         if (
@@ -114,8 +115,9 @@ class _Asked(ABC):
         """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
 
     def predict(self, texts: Iterable[str | Sequence[str] | Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What the model makes of texts, of pairs of texts, for tagging of texts or lists of words, or for multiple
-        choice of rows such as {"question": "Stars are", "choices": ["cold", "hot"]}.
+        """What the model makes of texts; of pairs of texts, for question answering a question and its context; for
+        tagging of texts or lists of words; for multiple choice of rows such as {"question": "Stars are", "choices":
+        ["cold", "hot"]}.
 
         Returns:
             For each of them what `python -m finetune.predict` writes beside it: {"predicted_label": "calm",
@@ -223,7 +225,7 @@ class Ensemble(_Asked):
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The mean of the seeds' outputs: float32 [I, C]."""
-        return self.task.finished(np.mean([seed.outputs(examples) for seed in self.seeds], axis=0, dtype=np.float32))
+        return self.task.finished(self.task.averaged([seed.outputs(examples) for seed in self.seeds]))
 
 
 class Classifier(Predictor):

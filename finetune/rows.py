@@ -14,6 +14,7 @@ from data_prep.text.readers import Meter, check_encoding, rows
 from data_prep.text.sources import Source, listing, resolve
 
 from .annotations import is_left_out, plain_row
+from .answers import Span, flat_rows
 from .settings import FinetuneError
 
 BUILTIN = "builtin"
@@ -57,8 +58,8 @@ class BadRows:
             say(f"Bad rows skipped: {self.count:,} (the first: {self._first}).")
 
 
-Label = str | float | tuple[str, ...]
-"""Of a row of choices the place of the right one, from 0."""
+Label = str | float | tuple[str, ...] | tuple[Span, ...]
+"""Of a row of choices the place of the right one, from 0; of a question where its answers are."""
 
 
 class Labels(Protocol):
@@ -68,8 +69,10 @@ class Labels(Protocol):
     """Usual names of the column of labels."""
     takes_pairs: bool = True
     """Whether a row may be a pair of texts."""
+    needs_pairs: bool = False
+    """Whether it has to be one."""
     pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS
-    """Usual names of the two columns of such rows."""
+    """Usual names of the columns of pairs, the most usual first."""
 
     def choice_columns(
         self, sample: Sequence[Mapping[str, Any]], names: Sequence[str], texts: Sequence[str]
@@ -224,9 +227,17 @@ def find_columns(
         )
     others = [name for name in others if name not in choices]
     texts = tuple(name for name in texts if name not in choices)
-    texts = texts or _text_columns(task, path, sample, others, label, show_text)
+    if not texts and task.takes_pairs:
+        texts = _pair(task.pair_columns, [name for name in names if name not in choices], label)
+    if not texts and not task.needs_pairs:
+        texts = _text_columns(task, path, sample, others, label, show_text)
     if len(texts) > 1 and not task.takes_pairs:
         raise FinetuneError(f"--text-column names two columns, and {path} is to be read word by word: give one")
+    if len(texts) < 2 and task.needs_pairs:
+        both = " and ".join(f'"{name}"' for name in task.pair_columns[0])
+        raise FinetuneError(
+            f"{path} has no columns {both} among {shown}: pass --text-column with the names of both, in this order"
+        )
     return Columns(texts, label, group, part, choices)
 
 
@@ -236,14 +247,17 @@ def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
     return next((lowered[name] for name in usual if name in lowered), None)
 
 
+def _pair(pairs: Sequence[tuple[str, str]], names: Sequence[str], label: str | None) -> tuple[str, ...]:
+    """The first pair of usual names that columns have; the group may be one of them, a premise say."""
+    others = [name for name in names if name != label]
+    found = [tuple(usual_column(others, [name]) for name in pair) for pair in pairs]
+    return next((pair for pair in found if all(pair)), ())
+
+
 def _text_columns(
     task: Labels, path: str, sample: Sequence[dict[str, Any]], names: list[str], label: str | None, show_text: bool
 ) -> tuple[str, ...]:
     others = [name for name in names if name != label]
-    for pair in task.pair_columns if task.takes_pairs else ():
-        found = tuple(usual_column(others, [name]) for name in pair)
-        if all(found):
-            return found
     usual = usual_column(others, task.usual_text_columns(sample, label))
     if usual:
         return (usual,)
@@ -308,7 +322,7 @@ def text_of(row: dict[str, Any], column: str) -> str:
 
 
 def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """("train.jsonl:17", row) for every row of .jsonl, .csv, .tsv, .json, .conll, .parquet files.
+    """("train.jsonl:17", row) for every row of .jsonl, .csv, .tsv, .json, .conll, .parquet files (see `rows_of`).
 
     Args:
         columns: all that will be asked for (None: all).
@@ -318,8 +332,13 @@ def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> It
     """
     check_encoding(encoding)
     for source in table_sources(path):
-        for place, row in rows(source, encoding, Meter(), columns):
-            yield f"{source.name}:{place}", plain_row(row)
+        yield from rows_of(source, encoding, columns)
+
+
+def rows_of(source: Source, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) for every row of a file: what annotation tools and SQuAD nest is flat in them."""
+    for place, row in rows(source, encoding, Meter(), columns):
+        yield from flat_rows(f"{source.name}:{place}", plain_row(row))
 
 
 def table_sources(path: str) -> list[Source]:

@@ -37,9 +37,11 @@ class FinetuneSettings(LoopSettings):
 
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
-    task: Literal["auto", "classification", "multi-label", "regression", "tagging", "multiple-choice"] = "auto"
+    task: Literal[
+        "auto", "classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering"
+    ] = "auto"
     """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words; one
-    of the choices that each row has. auto: by the rows of --train."""
+    of the choices that each row has; answers to questions, out of their contexts. auto: by the rows of --train."""
     train: str = "builtin"
     """Labelled texts: .jsonl .csv .tsv .json .conll (also .gz) or .parquet, a folder or glob of them, hub:owner/name,
     or builtin: docstrings to be told apart by package."""
@@ -65,7 +67,7 @@ class FinetuneSettings(LoopSettings):
     """Most tokens read at once. auto: as many as the model can."""
     long_text: LongText | Literal["auto"] = "auto"
     """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
-    overlapping windows (not of choices). auto: head; windows for tagging."""
+    overlapping windows (not of choices). auto: head; windows for tagging and question answering."""
 
     show_text: Literal["yes", "no"] = "yes"
     """no: mistakes.md and messages name the places of texts, not the texts."""
@@ -77,7 +79,7 @@ class FinetuneSettings(LoopSettings):
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
-    macro_f1, micro_f1 of labels, f1 of entities, loss of numbers, accuracy of choices."""
+    macro_f1, micro_f1 of labels, f1 of entities and answers, loss of numbers, accuracy of choices."""
     positive: str | None = None
     """Of two classes the one that is looked for. Not given: the rarer one in --train."""
     operating_point: str | None = None

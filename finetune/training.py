@@ -106,8 +106,8 @@ class SeedTraining:
         self.machine, self.threads = Machine.here(settings.device), Threads.of(settings, world.size)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
         self.restarts = Restarts(out / "restarts.json", material.digest)
-        self.targets = material.validation.targets
         self.task = material.dataset.task
+        self.targets = self.task.targets(material.dataset.validation)
         self.objective = self.task.objective(material.train, settings)
 
     def _maker(self, encoded: Encoded) -> BatchMaker:

@@ -7,7 +7,12 @@ from .bert import BertForMaskedLM, BertForPreTraining
 from .config import OWN_MODEL_TYPE, BertConfig
 from .huggingface import read_config as read_config_of
 from .huggingface import read_config_values
-from .tasks import BertForMultipleChoice, BertForSequenceClassification, BertForTokenClassification
+from .tasks import (
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,12 @@ class Family:
     sequence_classification: type[BertForSequenceClassification]
     token_classification: type[BertForTokenClassification]
     multiple_choice: type[BertForMultipleChoice]
+    question_answering: type[BertForQuestionAnswering]
 
 
 BERT = Family(
     BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification,
-    BertForMultipleChoice,
+    BertForMultipleChoice, BertForQuestionAnswering,
 )  # fmt: skip
 FAMILIES = {BertConfig.model_type: BERT, OWN_MODEL_TYPE: BERT}
 """`model_type` -> family."""

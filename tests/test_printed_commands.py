@@ -18,7 +18,13 @@ import yaml
 from data_prep.run import main as prepare
 from data_prep.text import builtin
 from finetune.predictor import Facts
-from model import BertConfig, BertForPreTraining, BertForSequenceClassification, BertForTokenClassification
+from model import (
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
 from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +88,11 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
         write_letters(folder / name, 60, number)
     for name in ("train.conll", "test.conll"):
         (folder / name).write_text("".join(f"the\tO\nheart\tB-organ\n{n}\tO\n\n" for n in range(40)))
+    for name in ("questions.json", "more_questions.json"):
+        questions = [{"id": str(n), "question": f"what {n}?", "answers": [{"text": "heart", "answer_start": 4}]}
+                     for n in range(40)]  # fmt: skip
+        article = {"title": "a", "paragraphs": [{"context": "the heart rate", "qas": questions}]}
+        (folder / name).write_text(json.dumps({"data": [article]}))
     (folder / "new.txt").write_text("the heart\n")
     (folder / "sentences.txt").write_text("Mrs. [[Ruth Adler]] was admitted on Monday with chest pain.\n")
     (folder / "names.txt").write_text("Ruth Eagle\nJohn Adler\n")
@@ -103,6 +114,8 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
     tags = replace(config, num_labels=3, id2label={0: "O", 1: "B-organ", 2: "I-organ"})
     save_model_folder(BertForTokenClassification(tags), small_tokenizer, folder / "runs/names/final")
     Facts(("tokens",), 128, "windows", "tagging").write(folder / "runs/names/final")
+    save_model_folder(BertForQuestionAnswering(replace(config)), small_tokenizer, folder / "runs/answers/final")
+    Facts(("question", "context"), 128, "windows", "question-answering").write(folder / "runs/answers/final")
     return folder
 
 

@@ -20,6 +20,7 @@ from model import (
     BertForMaskedLM,
     BertForMultipleChoice,
     BertForPreTraining,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
@@ -65,7 +66,7 @@ class SharedClassifier(BertForSequenceClassification):
 
 @pytest.fixture(autouse=True)
 def family(monkeypatch):
-    others = BertForTokenClassification, BertForMultipleChoice
+    others = BertForTokenClassification, BertForMultipleChoice, BertForQuestionAnswering
     made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, *others)
     monkeypatch.setitem(FAMILIES, SharedConfig.model_type, made)
 

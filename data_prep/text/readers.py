@@ -258,13 +258,15 @@ def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) 
 
 
 def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
-    """The objects of one JSON array."""
+    """The objects of one JSON array, or of that under "data" (SQuAD)."""
     try:
         found = json.loads("".join(text_blocks(source, encoding, meter)), object_pairs_hook=_object)
     except _Twice as error:
         raise _of_one_name(source.shown, str(error)) from None
     except (ValueError, RecursionError) as error:
         raise PrepError(f"{source.shown} is not valid JSON ({error}); for an object a line call it .jsonl.") from None
+    if isinstance(found, dict) and isinstance(found.get("data"), list):
+        found = found["data"]
     if not isinstance(found, list):
         raise PrepError(
             f"{source.shown} is no array of rows; give [{{...}}, {{...}}], or .jsonl with an object a line."

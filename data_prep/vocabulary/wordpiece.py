@@ -110,7 +110,10 @@ class WordPieceTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_with_places(self, sentences: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The same, and the (start, end) of each token in its sentence."""
+        """The same, and the (start, end) of each token in its sentence.
+
+        What normalisation left out (accents, control characters) is of no token at the ends of words.
+        """
         encodings = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 

@@ -162,7 +162,8 @@ class Task(Labels):
 
     @abstractmethod
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
-        """What is to be learned of each item: [I] or [I, K] of numbers; any for an example without a label."""
+        """What is to be learned of each item: [I] or [I, K] of numbers; any for an example without a label. Of a task
+        that is judged by others than it learns (see `judged`) those that it is judged by, of any kind."""
 
     def encode(
         self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
@@ -204,6 +205,20 @@ class Task(Labels):
     @abstractmethod
     def outputs(self, logits: Tensor) -> Tensor:
         """Logits -> float32 [P, C]; the outputs of a text are the mean over its windows."""
+
+    def judged(self, outputs: np.ndarray, encoded: Encoded) -> np.ndarray:
+        """What is judged and shown, by default the items that are learned: float32 [I, C]. A task may make something
+        else of them, one row a text say. Then all other methods take these, but those of learning.
+
+        Args:
+            outputs: of all items of `encoded`.
+        """
+        return outputs
+
+    def averaged(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """What several models make of texts together."""
+        found: np.ndarray = np.mean(outputs, axis=0, dtype=np.float32)
+        return found
 
     def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> Iterable[np.ndarray]:
         """The output of each text: [C], or [W, C] of its words or choices.

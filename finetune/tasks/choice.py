@@ -8,6 +8,7 @@ from typing import Any
 from data_prep.console.screen import say
 from data_prep.durable import read_object
 
+from ..answers import are_answers
 from ..choices import usual_choices
 from ..rows import BUILTIN, Columns, find_columns, listed, table_rows, usual_column
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
@@ -15,11 +16,12 @@ from . import Task
 from .classification import Classification
 from .multi_label import SEPARATOR, MultiLabel
 from .multiple_choice import MultipleChoice
+from .question_answering import QuestionAnswering
 from .regression import Regression
 from .tagging import Tagging
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice)
+    task.name: task for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice, QuestionAnswering)
 }
 _SAMPLED_ROWS = 1000
 # What stands for no number, in lower case.
@@ -78,6 +80,8 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
     """
     alike = [isinstance(a, list) and isinstance(b, list) and len(a) == len(b) for a, b in zip(values, words)]  # noqa: B905
     values = [value for value in values if value is not None and value != ""]
+    if any(map(are_answers, values)):
+        return QuestionAnswering.name, "answers with their places"
     lists = [value for value in values if isinstance(value, list | tuple)]
     if 2 * len(lists) > len(values):
         if any(isinstance(each, list | tuple | Mapping) for value in lists for each in value):
@@ -110,7 +114,11 @@ def task_of_folder(folder: Path) -> Task:
     config: Mapping[str, Any] = read_object(folder / "config.json") or {}
     by_type = {"regression": Regression.name, "multi_label_classification": MultiLabel.name}
     name = facts.get("task") or by_type.get(config.get("problem_type"), Classification.name)
-    by_class = {"BertForTokenClassification": Tagging.name, "BertForMultipleChoice": MultipleChoice.name}
+    by_class = {
+        "BertForTokenClassification": Tagging.name,
+        "BertForMultipleChoice": MultipleChoice.name,
+        "BertForQuestionAnswering": QuestionAnswering.name,
+    }
     if "task" not in facts:
         name = next((by_class[each] for each in config.get("architectures") or () if each in by_class), name)
     return TASKS.get(name, Classification)()

@@ -43,7 +43,7 @@ def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) 
     torch.manual_seed(seed)
     of_kind = getattr(family_of(settings.model, FinetuneError), kind)
     model = open_model(of_kind, settings.model, FinetuneError, new_head=True, **changes)
-    made_anew = [name for name in model.newly_initialised if not name.startswith("classifier.")]
+    made_anew = [name for name in model.newly_initialised if not name.startswith(model.names.task_heads)]
     if made_anew and not settings.from_scratch:
         say(f"{settings.model} has no {', '.join(made_anew)}: initialised at random.")
     if settings.from_scratch:
@@ -67,10 +67,13 @@ def fine_tuned(kind: str, folder: Path) -> Any:
     model = open_model(getattr(family_of(folder, FinetuneError), kind), folder, FinetuneError)
     if model.newly_initialised:
         raise FinetuneError(
-            f"{folder} is no classifier, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
-            f"finetune.run --model {folder}"
+            f"{folder} is {_MISSING.get(kind, 'no classifier')}, it lacks {model.newly_initialised[0]}: fine-tune it "
+            f"first with python -m finetune.run --model {folder}"
         )
     return model
+
+
+_MISSING = {"question_answering": "no model that answers questions"}
 
 
 def last_layer(model: BertForSequenceClassification) -> nn.Linear:

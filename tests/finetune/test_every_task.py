@@ -27,6 +27,7 @@ def label_of(task, number):
         "regression": 700.5 + kind,
         "tagging": ["O", "O", ["B-a", "B-b", "O"][kind], "O"],
         "multiple-choice": kind,
+        "question-answering": [{"text": ["heart", "mask"][kind], "answer_start": 10}] if kind < 2 else [],
     }[task]
 
 
@@ -42,11 +43,14 @@ def rows_of(task, count, first=0):
             choices = [f"{word} {MARK}" for word in wrong]
             choices.insert(label_of(task, number), f"{right} {MARK}")
             text["choices"] = choices[: 3 - (number % 4 == 0 and number % 3 < 2)]
-        rows.append(text | {"tags" if task == "tagging" else "label": label_of(task, number)})
+        if task == "question-answering":
+            text = {"question": f"{MARK} which {number} ?", "context": " ".join(words)}
+        rows.append(text | {LABELS.get(task, "label"): label_of(task, number)})
     return rows
 
 
-TASKS = ("classification", "multi-label", "regression", "tagging", "multiple-choice")
+LABELS = {"tagging": "tags", "question-answering": "answers"}
+TASKS = ("classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering")
 
 
 @pytest.fixture(params=TASKS)
@@ -126,7 +130,7 @@ def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsy
 
 def test_a_row_without_a_label_is_named_or_left_out(given, task, write_rows, capsys):
     rows = rows_of(task, 60)
-    del rows[17]["tags" if task == "tagging" else "label"]
+    del rows[17][LABELS.get(task, "label")]
     train = write_rows(rows, "bad.jsonl")
     arguments = [f"--train={train}" if word.startswith("--train=") else word for word in given("run")]
     assert main(arguments) == 2
@@ -142,8 +146,8 @@ def test_the_plan_is_made_and_nothing_is_kept(given, tmp_path, capsys):
 
 def test_predictions_come_in_the_order_of_the_rows(given, task, write_rows, tmp_path):
     assert main(given("run", "--budget=2steps", "--evaluations=1")) == 0
-    inputs = ("text", "tokens", "choices")
-    rows = [{key: value for key, value in row.items() if key in inputs} for row in rows_of(task, 301)]
+    label = LABELS.get(task, "label")
+    rows = [{key: value for key, value in row.items() if key != label} for row in rows_of(task, 301)]
     texts = write_rows([{"id": number, **row} for number, row in enumerate(rows)], "many.jsonl")
     out = tmp_path / "predicted.jsonl"
     model = tmp_path / "run" / "final"

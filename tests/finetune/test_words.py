@@ -25,6 +25,11 @@ def test_words_are_those_of_the_tokenizer(small_tokenizer, text):
     assert all(len(word) == 1 or not set(word) & set("中文") for word in words)
 
 
+def test_several_marks_between_words_of_thai_keep_every_word_in_its_place():
+    text = "ข\u200b\u200bข x"
+    assert [text[start:end] for start, end in words_of(text)] == ["ข", "ข", "x"]
+
+
 @given(st.lists(st.text("ab \t7", min_size=1).map(lambda word: "".join(word.split()) or "x"), min_size=1))
 def test_joined_words_are_where_they_are_said_to_be(words):
     text, spans = joined(words)
