@@ -82,9 +82,9 @@ def compare(given: argparse.Namespace, folder: Path) -> None:
 def texts_of(file: str) -> list[str]:
     """The texts of a file, as `finetune.embed` finds them."""
     from finetune.embed import EmbedSettings
-    from finetune.embedder import Texts
     from finetune.inputs import input_sources, parts_of
     from finetune.rows import BadRows
+    from finetune.vectors.embedder import Texts
 
     settings = EmbedSettings(file=(file,))
     parts = parts_of(input_sources(settings), settings, Texts(), (), BadRows(True), 1024)

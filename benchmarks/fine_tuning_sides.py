@@ -82,7 +82,7 @@ def examples_of(task, rows: list) -> list:
 def encode(settings, rows: dict) -> tuple:
     """The tokenizer, the ids of every part by name, and the task."""
     from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-    from finetune.tasks.choice import TASKS
+    from finetune.tasks.selection import TASKS
 
     tokenizer, task = WordPieceTokenizer.load(settings.model), TASKS[rows["task"]](rows["labels"])
     return (

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING  # noqa: E402
 if TYPE_CHECKING:
     from data_prep.errors import Interrupted, UserError
 
-    from .embedder import Embedder
     from .predictor import Classifier, Predictor
     from .run import finetune
+    from .vectors.embedder import Embedder
 
 __all__ = ["Classifier", "Embedder", "Interrupted", "Predictor", "UserError", "finetune"]
 __getattr__, __dir__ = start.offered(
     __name__,
     {
         "Classifier": "finetune.predictor",
-        "Embedder": "finetune.embedder",
+        "Embedder": "finetune.vectors.embedder",
         "Interrupted": "data_prep.errors",
         "Predictor": "finetune.predictor",
         "UserError": "data_prep.errors",

@@ -14,7 +14,7 @@ from data_prep.text.cells import is_text
 from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
-from .tasks.choice import task_of
+from .tasks.selection import task_of
 
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.

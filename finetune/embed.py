@@ -142,7 +142,7 @@ def run(settings: EmbedSettings) -> None:
     from pretrain.engine.device import default_threads
     from pretrain.engine.folder import require_made
 
-    from .embedder import Embedder
+    from .vectors.embedder import Embedder
 
     check_encoding(settings.encoding)
     check_output(settings.out)
@@ -165,7 +165,7 @@ def run(settings: EmbedSettings) -> None:
 
 def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) -> None:
     """The vectors of all rows, in their order, and what is to be known of them, on standard error."""
-    from .vector_files import VECTOR, VECTORS, LinesFile, NumpyFile, to_parquet
+    from .vectors.vector_files import VECTOR, VECTORS, LinesFile, NumpyFile, to_parquet
 
     names = [VECTOR] if settings.kind is None else [settings.kind, "start", "end", VECTORS]
     is_npy = settings.form == "npy"
@@ -198,7 +198,7 @@ def vectors(
     Args:
         done: rows at the beginning that are passed over.
     """
-    from .embedder import Texts
+    from .vectors.embedder import Texts
 
     at_once = ROWS_AT_ONCE if settings.kind is None else ROWS_OF_PARTS
     for part in parts_of(sources, settings, Texts(), embedder.text_columns, bad, at_once, done):

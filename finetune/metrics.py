@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from .entities.tags import entities, parts
 from .operating_point import rates
 from .ranking import Ranking, calibration_error
-from .tags import entities, parts
 
 METRICS = (
     "accuracy",

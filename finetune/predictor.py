@@ -23,8 +23,8 @@ from .batches import BatchMaker
 from .rows import Columns, Example, find_columns
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
-from .tasks.choice import task_of_folder
 from .tasks.classification import Classification
+from .tasks.selection import task_of_folder
 
 
 @torch.inference_mode()

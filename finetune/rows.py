@@ -13,8 +13,8 @@ from data_prep.text.cells import column_names, group_of, kind_of, whole_characte
 from data_prep.text.readers import Meter, check_encoding, rows
 from data_prep.text.sources import Source, listing, resolve
 
-from .annotations import is_left_out, plain_row
-from .answers import Span, flat_rows
+from .entities.annotations import is_left_out, plain_row
+from .questions.answers import Span, flat_rows
 from .settings import FinetuneError
 
 BUILTIN = "builtin"

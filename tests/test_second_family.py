@@ -11,10 +11,10 @@ from torch import nn
 
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
-from finetune.embedder import Embedder
 from finetune.finetuning import finetune
 from finetune.predictor import Classifier
 from finetune.settings import FinetuneSettings
+from finetune.vectors.embedder import Embedder
 from model import (
     BertConfig,
     BertForMaskedLM,

@@ -14,12 +14,21 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.model_card import table
 
-from .. import answer_baselines, report
-from ..answer_scores import METRICS, OF_UNANSWERABLE, best_threshold, is_null, means, scores_of_texts
-from ..answers import Span, answers_of
+from .. import report
 from ..batches import Encoded, LabelledBatch
-from ..best_answers import LONGEST_CONTEXT, WIDTH, best, best_answers, mean_answers, null_scores, probabilities
-from ..contexts import EncodedQuestions, encode_questions
+from ..questions import answer_baselines
+from ..questions.answer_scores import METRICS, OF_UNANSWERABLE, best_threshold, is_null, means, scores_of_texts
+from ..questions.answers import Span, answers_of
+from ..questions.best_answers import (
+    LONGEST_CONTEXT,
+    WIDTH,
+    best,
+    best_answers,
+    mean_answers,
+    null_scores,
+    probabilities,
+)
+from ..questions.contexts import EncodedQuestions, encode_questions
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from . import Card, Form, HeldOut, Task, entropy
@@ -35,7 +44,7 @@ class QuestionAnswering(Task):
     """A span of the context for each question, or none.
 
     What is learned are the first and the last token of the first answer in each window; what is judged are the best
-    answers of a text (see `finetune.best_answers`), by targets that are the examples themselves.
+    answers of a text (see `finetune.questions.best_answers`), by targets that are the examples themselves.
 
     Args:
         threshold: no answer is given where its score is above that of the best answer by more than this; None where
@@ -147,12 +156,12 @@ class QuestionAnswering(Task):
         return logits.float()
 
     def judged(self, outputs: np.ndarray, encoded: Encoded) -> np.ndarray:
-        """The best answers of each text: float32 [n, 1 + 3 B] (see `finetune.best_answers`)."""
+        """The best answers of each text: float32 [n, 1 + 3 B] (see `finetune.questions.best_answers`)."""
         assert isinstance(encoded, EncodedQuestions)
         return best_answers(outputs, encoded)
 
     def averaged(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """See `finetune.best_answers.mean_answers`; of one text, [1 + 3 B] each, too."""
+        """See `finetune.questions.best_answers.mean_answers`; of one text, [1 + 3 B] each, too."""
         rows = mean_answers([each.reshape(-1, WIDTH) for each in outputs])
         return rows.reshape(np.shape(outputs[0]))
 
@@ -171,7 +180,7 @@ class QuestionAnswering(Task):
         return QuestionAnswering(decision.get("null_threshold"))
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """See `finetune.answer_scores`."""
+        """See `finetune.questions.answer_scores`."""
         return means(scores_of_texts(targets, outputs, self.threshold), slice(None), self.can_be_null)
 
     def scores_of_draws(
@@ -185,7 +194,7 @@ class QuestionAnswering(Task):
     def baselines(
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
-        """Sentences of the context, and no answer where some questions have none (see `finetune.answer_baselines`)."""
+        """Sentences of the context, and no answer where some questions have none (see `answer_baselines`)."""
         made = {MOST_ALIKE: answer_baselines.most_alike, FIRST: answer_baselines.first_sentence,
                 NONE: answer_baselines.no_answer}  # fmt: skip
         return {name: {split: made[name](rows) for split, rows in held_out.items()} for name in self.baseline_names}

@@ -20,14 +20,12 @@ from model import BertConfig, BertForTokenClassification
 from pretrain.engine.model_card import table
 from pretrain.engine.step import Objective
 
-from .. import annotations, report, taggers
-from ..annotations import Mention
+from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
-from ..rows import BadRows, Columns, Example, text_of
-from ..settings import FinetuneError, FinetuneSettings, LongText
-from ..tags import (
+from ..entities import annotations, taggers
+from ..entities.annotations import Mention
+from ..entities.tags import (
     IO,
     IOB2,
     OUTSIDE,
@@ -44,6 +42,9 @@ from ..tags import (
     scheme_of_labels,
     typed,
 )
+from ..metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
+from ..rows import BadRows, Columns, Example, text_of
+from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words, joined, words_of
 from . import Card, Form, HeldOut, Task, entropy
 from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
@@ -293,7 +294,7 @@ class Tagging(Task):
     def baselines(
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
-        """What a user would take without a BERT (see `finetune.taggers`)."""
+        """What a user would take without a BERT (see `finetune.entities.taggers`)."""
         words, tags = [_words(row) for row in train], [list(self._plain(row.label)) for row in train]
         others = [_words(row) for rows in held_out.values() for row in rows]
         simple = taggers.most_frequent if self.of_words else taggers.dictionary

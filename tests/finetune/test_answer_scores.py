@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.answer_baselines import first_sentence, most_alike, no_answer, sentences
-from finetune.answer_scores import (
+from finetune.questions.answer_baselines import first_sentence, most_alike, no_answer, sentences
+from finetune.questions.answer_scores import (
     best_threshold,
     exact_match,
     f1,
@@ -19,7 +19,7 @@ from finetune.answer_scores import (
     normalised,
     scores_of_texts,
 )
-from finetune.best_answers import best, null_scores, probabilities, row_of
+from finetune.questions.best_answers import best, null_scores, probabilities, row_of
 from finetune.rows import Example
 from finetune.tasks.question_answering import QuestionAnswering
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from finetune.answers import answers_of, are_answers, flat_rows
 from finetune.dataset import read_dataset
+from finetune.questions.answers import answers_of, are_answers, flat_rows
 from finetune.rows import Columns, table_rows
 from finetune.settings import FinetuneError, FinetuneSettings
-from finetune.tasks.choice import kind_of_labels
 from finetune.tasks.question_answering import QuestionAnswering
+from finetune.tasks.selection import kind_of_labels
 
 CONTEXT = "The heart rate was 70, then 80."
 COLUMNS = Columns(("question", "context"), "answers")

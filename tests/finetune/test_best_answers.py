@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.best_answers import (
+from finetune.questions.best_answers import (
     MOST_TOKENS,
     NUM_BEST,
     best,
@@ -19,7 +19,7 @@ from finetune.best_answers import (
     probabilities,
     row_of,
 )
-from finetune.contexts import encode_questions
+from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
 
 WORDS = st.lists(st.sampled_from(["heart", "rate", "7", "the", "patients", "xyzzy"]), min_size=1, max_size=45)

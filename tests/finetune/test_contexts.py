@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 from finetune.batches import BatchMaker
-from finetune.contexts import encode_questions, tokens_of
+from finetune.questions.contexts import encode_questions, tokens_of
 from finetune.rows import Example
 
 WORDS = ["heart", "rate", "7", "the", "patients", "xyzzy", "é", "e\u0301", "中", "😀", "."]

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune import embed as module
-from finetune import vector_files
 from finetune.embed import RandomCosine, main
-from finetune.embedder import Embedder
 from finetune.predictor import Facts
-from finetune.vector_files import LinesFile, to_parquet
+from finetune.vectors import vector_files
+from finetune.vectors.embedder import Embedder
+from finetune.vectors.vector_files import LinesFile, to_parquet
 from model import BertForPreTraining
 from pretrain.engine.checkpoint import save_model_folder
 

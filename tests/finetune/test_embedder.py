@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from finetune.batches import overlapping
-from finetune.embedder import Embedder, Texts
 from finetune.predictor import Facts
 from finetune.rows import Columns, Example
-from finetune.sentence_model import SentenceModel
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
 from finetune.tasks.tagging import Tagging
+from finetune.vectors.embedder import Embedder, Texts
+from finetune.vectors.sentence_model import SentenceModel
 from finetune.words import encode_tokens, words_of
 from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder

@@ -17,8 +17,8 @@ from finetune.predictor import Predictor
 from finetune.rows import Columns, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
-from finetune.tasks.choice import kind_of_labels
 from finetune.tasks.multi_label import MultiLabel, best_threshold, thresholds
+from finetune.tasks.selection import kind_of_labels
 
 
 def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from finetune.batches import BatchMaker
 from finetune.choose import main as choose
-from finetune.contexts import encode_questions
 from finetune.predict import main as predict
 from finetune.predictor import Ensemble, Predictor
+from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError

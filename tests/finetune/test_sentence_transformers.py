@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import transformers
 
-from finetune.embedder import Embedder
-from finetune.sentence_model import SentenceModel
+from finetune.vectors.embedder import Embedder
+from finetune.vectors.sentence_model import SentenceModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")

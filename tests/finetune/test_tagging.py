@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from data_prep.errors import PrepError
-from finetune import annotations, taggers
 from finetune.dataset import read_dataset
+from finetune.entities import annotations, taggers
+from finetune.entities.tags import entities, in_scheme
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
 from finetune.rows import Columns, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
-from finetune.tags import entities, in_scheme
-from finetune.tasks.choice import kind_of_labels
+from finetune.tasks.selection import kind_of_labels
 from finetune.tasks.tagging import Tagging
 
 COLUMNS = Columns(("tokens",), "tags")

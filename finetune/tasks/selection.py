@@ -8,8 +8,8 @@ from typing import Any
 from data_prep.console.screen import say
 from data_prep.durable import read_object
 
-from ..answers import are_answers
 from ..choices import usual_choices
+from ..questions.answers import are_answers
 from ..rows import BUILTIN, Columns, find_columns, listed, table_rows, usual_column
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from data_prep.text.cells import whole_characters
 
-from .settings import FinetuneError
+from ..settings import FinetuneError
 
 Row = dict[str, Any]
 

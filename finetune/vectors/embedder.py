@@ -19,13 +19,13 @@ from pretrain.engine.checkpoint import num_bytes, save_model_folder
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.folder import family_of, open_model, require_embeddings, whole_folder
 
-from .batches import BatchMaker, Encoded, LabelledBatch
-from .predictor import tokens_at_once
-from .rows import Columns, Example, Labels, text_of
+from ..batches import BatchMaker, Encoded, LabelledBatch
+from ..predictor import tokens_at_once
+from ..rows import Columns, Example, Labels, text_of
+from ..settings import FACTS_FILE, FinetuneError
+from ..tasks.tagging import Tagging
+from ..words import Span, encode_tokens, words_of, words_with_tokens
 from .sentence_model import Pooling, SentenceModel
-from .settings import FACTS_FILE, FinetuneError
-from .tasks.tagging import Tagging
-from .words import Span, encode_tokens, words_of, words_with_tokens
 
 # Vocabulary, tokenizer and settings, generously.
 _SMALL_FILES = 4_000_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..rows import Example
 from .best_answers import CERTAIN, best, null_scores, probabilities
-from .rows import Example
 
 METRICS = ("f1", "exact_match", "loss")
 OF_UNANSWERABLE = ("answerable_f1", "answerable_exact_match", "unanswerable_f1")

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from data_prep.durable import read_object, write_json
 from data_prep.text.sources import listing
 
-from .settings import FinetuneError
+from ..settings import FinetuneError
 
 Pooling = Literal["mean", "cls", "max"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from data_prep.text.cells import words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
+from ..batches import Encoded, overlapping, spans_of
+from ..rows import Example
 from .answers import Span
-from .batches import Encoded, overlapping, spans_of
-from .rows import Example
 
 _TEXTS_AT_ONCE = 1024
 Run = tuple[int, int]

@@ -9,9 +9,9 @@ import numpy as np
 
 from data_prep.text.sentences import split
 
+from ..rows import Example
 from .answers import Span
 from .best_answers import row_of
-from .rows import Example
 
 _WORD = re.compile(r"\w+")
 # No share of words is a certainty.

@@ -1,0 +1,1 @@
+"""Questions with their contexts: rows, tokens, the best answers and how good they are."""
