@@ -200,7 +200,7 @@ def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
         seen[name] = set(contents)
     doubtful = sum(len(found) > 1 for found in classes.values())
     if doubtful:
-        say(f"{doubtful:,} texts occur with several labels.")
+        say(f"{doubtful:,} text{' occurs' if doubtful == 1 else 's occur'} with several labels.")
 
 
 def check_parts(columns: Columns, rows: Sequence[Example], settings: FinetuneSettings) -> None:

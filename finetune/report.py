@@ -321,7 +321,7 @@ def mistakes_markdown(found: Sequence[Mistake], with_text: bool = True) -> str:
         names = f"gold {_code(mistake.gold)}, predicted {_code(mistake.predicted)}"
         lines += [f"- {_code(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
         lines += _texts(mistake) if with_text else []
-    return "\n".join(lines if found else [*lines, "None: no text was given a wrong class.", ""])
+    return "\n".join(lines if found else [*lines, "None: no text was given a wrong answer.", ""])
 
 
 def _texts(row: Mistake | LargeError) -> list[str]:

@@ -79,13 +79,14 @@ def test_the_code_of_the_page_on_use_runs(folder, code, tmp_path, monkeypatch):
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"text {number},a\n" for number in range(6)))
     for name, model in (("notes", "run"), ("labels", "labels")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "final").symlink_to(folder / model / "final")
     found: dict = {}
     exec(code, found)
     if "vectors" in found:
-        assert found["vectors"].shape == (2, 128)
+        assert found["vectors"].shape == (6 if "csv" in found else 2, 128)
     if "logits" in found:
         import torch
 
