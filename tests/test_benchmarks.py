@@ -41,6 +41,8 @@ def test_tables_of_the_pages_are_those_of_the_results(monkeypatch):
         text = (ROOT / page).read_text()
         assert f"<!-- {name}, by benchmarks/published.py -->" in text
         assert published.with_tables(text, results) == text
+    text = published.PLANNED.read_text()
+    assert published.planned(text, results) == text
 
 
 def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp_path, capsys):

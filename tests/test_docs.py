@@ -33,19 +33,14 @@ def test_printed_settings_are_all_settings():
     assert again == settings
 
 
-def test_runs_that_plans_stand_beside_are_those_of_the_readme():
-    page = (ROOT / "README.md").read_text()
-    lines = page.splitlines()
+def test_runs_that_plans_show_are_in_the_pages():
+    lines = [line for page in ("README.md", "docs/performance.md") for line in (ROOT / page).read_text().splitlines()]
     for row in MEASURED["pretraining"]:
-        loss, accuracy = f"{row['loss']:.2f}", f"{row['accuracy']:.1%}".replace("%", " %")
-        assert any(loss in line and accuracy in line for line in lines)
-        assert f"({row['unigram_entropy']:.2f})" in page and f"{row['tokens'] / 1e6:.1f} M tokens" in page
+        numbers = f"{row['loss']:.2f}", f"({row['unigram_entropy']:.2f})", f"{row['accuracy']:.1%}".replace("%", " %")
+        assert any(all(number in line for number in numbers) for line in lines), row
     for row in MEASURED["fine-tuning"]:
-        line = next(line for line in lines if f"| {row['rows']:,} |" in line)
-        _, _, pretrained, scratch, _ = line.strip("| ").split(" | ")
-        scores = re.findall(r"0\.\d{3}(?= ±)", pretrained)
-        assert scores == [f"{row[name]:.3f}" for name in ("accuracy", "macro_f1")]
-        assert scratch.startswith(f"{row['from_scratch']:.3f} ±")
+        numbers = f"{row['reached']:.3f}", f"{row['from_scratch']:.3f}", row["texts"].split(",")[0]
+        assert any(all(number in line for number in numbers) for line in lines), row
 
 
 def test_every_file_of_the_packages_that_is_no_python_is_installed():

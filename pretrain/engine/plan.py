@@ -19,16 +19,18 @@ from .step import Learner, step
 MEASURED: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
 )
-"""Runs of README.md, on 2 CPU cores with bf16, by stage. Losses are in nats; fine-tunings are means of 3 seeds."""
+"""Runs of the tables in README.md and docs, on 2 CPU cores with bf16, by stage; `benchmarks/published.py` writes them.
+Losses are in nats; fine-tunings are means of 3 seeds."""
 
 
-def nearest(stage: str, **numbers: float) -> dict[str, Any]:
-    """The measured run of a stage whose numbers of these names are nearest to these, by their logarithms."""
+def nearest(stage: str, task: str | None = None, **numbers: float) -> dict[str, Any] | None:
+    """The measured run of a stage whose numbers of these names are nearest to these, by their logarithms; None where
+    there is none of the task."""
 
     def distance(row: dict[str, Any]) -> float:
         return sum(abs(math.log(row[name] / max(1, number))) for name, number in numbers.items())
 
-    return min(MEASURED[stage], key=distance)
+    return min((row for row in MEASURED[stage] if row.get("task") == task), key=distance, default=None)
 
 
 def seconds_a_step(learner: Learner, batches: Batches, steps: int) -> float:

@@ -9,7 +9,11 @@ from pretrain.engine.plan import nearest
     (1, 450), (500, 450), (5_000, 4_910), (14_000, 14_778), (1_000_000, 20_000),
 ])  # fmt: skip
 def test_the_nearest_run_is_nearest_by_factor(rows, expected):
-    assert nearest("fine-tuning", rows=rows)["rows"] == expected
+    assert nearest("fine-tuning", "classification", rows=rows)["rows"] == expected
+
+
+def test_the_nearest_run_is_of_the_same_task():
+    assert nearest("fine-tuning", "no task", rows=500) is None
 
 
 @pytest.mark.parametrize(("tokens", "seconds", "expected"), [
