@@ -302,7 +302,7 @@ def fine_tuned_cells(
 
 
 def interval(found: dict | None, metric: str) -> str:
-    """The score with the interval that so many test texts allow the model that is kept (see `finetune.intervals`)."""
+    """The score with the interval that this many test texts allow the model that is kept (see `finetune.intervals`)."""
     ends = found and found.get("intervals", {}).get("test", {}).get(metric)
     return score(found, metric) + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
 

@@ -205,11 +205,7 @@ def find_columns(
     shown = column_names(names, show_text)
     given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group),
              ("--report-by", part)]  # fmt: skip
-    for option, name in given:
-        if name is not None and name not in names:
-            near = listing(get_close_matches(name, names, n=1))
-            remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
-            raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
+    _check_named(path, given, names, shown)
     if labelled and label is None:
         label = usual_column(names, task.label_columns)
         if label is None:
@@ -231,6 +227,21 @@ def find_columns(
         texts = _pair(task.pair_columns, [name for name in names if name not in choices], label)
     if not texts and not task.needs_pairs:
         texts = _text_columns(task, path, sample, others, label, show_text)
+    _check_number(task, path, texts, shown)
+    return Columns(texts, label, group, part, choices)
+
+
+def _check_named(path: str, given: Iterable[tuple[str, str | None]], names: Sequence[str], shown: str) -> None:
+    """Raises FinetuneError where an option names a column that is not there."""
+    for option, name in given:
+        if name is not None and name not in names:
+            near = listing(get_close_matches(name, names, n=1))
+            remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"
+            raise FinetuneError(f'{path} has no column "{name}" among {shown}: {remedy}')
+
+
+def _check_number(task: Labels, path: str, texts: Sequence[str], shown: str) -> None:
+    """Raises FinetuneError where a task is for single texts and there are two, or the reverse."""
     if len(texts) > 1 and not task.takes_pairs:
         raise FinetuneError(f"--text-column names two columns, and {path} is to be read word by word: give one")
     if len(texts) < 2 and task.needs_pairs:
@@ -238,7 +249,6 @@ def find_columns(
         raise FinetuneError(
             f"{path} has no columns {both} among {shown}: pass --text-column with the names of both, in this order"
         )
-    return Columns(texts, label, group, part, choices)
 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
