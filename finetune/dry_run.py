@@ -107,7 +107,7 @@ class Training(NamedTuple):
 
 
 def planned(settings: FinetuneSettings, rows: int) -> list[Training]:
-    """The trainings on so many texts: the first seed in each of the `finetuning.ways`, the others in the longest."""
+    """The trainings on this many texts: the first seed in each of the `finetuning.ways`, the others in the longest."""
     first = [Training(replace(settings, **changes), rows) for changes in ways(settings).values()]
     longest = max(first, key=lambda each: Budget.parse(each.settings.budget).amount)
     return [*first, *[longest] * (settings.seeds - 1)]

@@ -69,7 +69,7 @@ def run_seeds(
     """Train every seed that is not finished, then write down and say what they reached; returns results.json.
 
     Args:
-        with_baselines: whether what learns without a BERT stands beside it.
+        with_baselines: whether to add the results of what learns without a BERT.
     """
     settings = with_task(with_budget(settings, len(dataset.train)), dataset.task)
     torch.set_num_threads(settings.threads)

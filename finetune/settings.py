@@ -111,7 +111,7 @@ class FinetuneSettings(LoopSettings):
     without a BERT, such as TF-IDF with logistic regression."""
 
     folds: str | None = None
-    """For few rows: train once for each of so many parts of --train, which it is tested on (5), or for each group
+    """For few rows: train once for each of this many parts of --train, which it is tested on (5), or for each group
     (groups), and give mean and spread."""
     learning_curve: bool = False
     """Train on an eighth, a quarter, a half and all of --train, to see what more rows would bring."""

@@ -84,7 +84,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
 
     Names without B- and I- are IO where there is an O among them, else classes of words, as parts of speech are.
     """
-    prefixes, names, continued, anew = set(), set(), True, False
+    prefixes, names, continued, begins = set(), set(), True, False
     for tags in sentences:
         before = ("", OUTSIDE)
         for tag in tags:
@@ -95,10 +95,10 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
             follows = before[0] != "" and before[1] == name
             # IOB2 has no I- that begins an entity, IOB1 no B- that follows another entity of its type.
             continued &= prefix != "I" or follows
-            anew |= prefix == "B" and not follows
+            begins |= prefix == "B" and not follows
             before = prefix, name
     if "B" in prefixes or "I" in prefixes or prefixes & set("MESLU"):
-        return _with_ends(prefixes) or (IOB2 if continued or anew else IOB1)
+        return _with_ends(prefixes) or (IOB2 if continued or begins else IOB1)
     return IO if OUTSIDE in names else PLAIN
 
 

@@ -29,7 +29,7 @@ from .sequences import class_name, fine_tuned_classifier, last_layer, new_classi
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
 LABELS, PROBABILITIES = "predicted_labels", "probabilities"
 SEPARATOR = ";"
-# A label with so many validation texts has a threshold of its own; all others share one.
+# A label with at least this many validation texts has a threshold of its own; all others share one.
 OWN_THRESHOLD = 50
 MOST_LABELS_SHOWN = 50
 

@@ -29,7 +29,7 @@ from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
 SIMILARITY, LENGTH = "TF-IDF similarity", "longest choice"
 CHOICE, TEXT, PROBABILITIES = "predicted_choice", "predicted_text", "probabilities"
 _MISTAKES = 20
-# If none of so many rows has its first choice as the right one, numbers may be counted from 1.
+# If none of at least this many rows has its first choice as the right one, numbers may be counted from 1.
 _ROWS_TO_TELL = 20
 
 

@@ -1,4 +1,4 @@
-"""What stands beside a result: baselines, parts, operating points, temperatures, folds, the curve over the rows."""
+"""What comes with a result: baselines, parts, operating points, temperatures, folds, the curve over the rows."""
 
 import csv
 import json
