@@ -62,8 +62,9 @@ def main() -> int:
 def measure(prepared, preset: str, length: int, seconds: float) -> dict:
     """One row: a third of the time for one core, the rest for steps."""
     from data_prep.settings import ExampleSettings
-    from pretrain.build import make_data, make_objective
+    from pretrain.build import make_data
     from pretrain.engine.distributed import World
+    from pretrain.objectives import make_objective
     from pretrain.resolve import automatic_batch_size, resolve
     from pretrain.settings import PretrainSettings
 

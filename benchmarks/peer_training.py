@@ -26,11 +26,12 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, PackedBatch, parameter_count
 from model.families import read_config
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
-from pretrain.build import make_model, make_objective
+from pretrain.build import make_model
 from pretrain.engine.batches import Position
 from pretrain.engine.device import Precision
 from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.settings import Budget, Schedule
+from pretrain.objectives import make_objective
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 

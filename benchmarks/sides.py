@@ -18,10 +18,11 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining, flops_per_token
 from pretrain.batches import BatchMaker, PretrainingBatch
-from pretrain.build import make_data, make_objective
+from pretrain.build import make_data
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
 from pretrain.engine.step import Learner, step
+from pretrain.objectives import make_objective
 from pretrain.resolve import automatic_batch_size, resolve
 from pretrain.settings import PretrainSettings
 

@@ -88,13 +88,14 @@ def serve(given: Namespace) -> None:
     import torch
 
     from data_prep.prepared import PreparedCorpus
-    from pretrain.build import make_data, make_model, make_objective
+    from pretrain.build import make_data, make_model
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.distributed import World
     from pretrain.engine.loop import timed_step
     from pretrain.engine.settings import Budget
     from pretrain.engine.step import Learner
     from pretrain.engine.threads import Threads
+    from pretrain.objectives import make_objective
     from pretrain.resolve import resolve
     from pretrain.settings import PretrainSettings
 

@@ -19,12 +19,13 @@ import torch
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings
-from pretrain.build import bert_objective, make_data
+from pretrain.build import make_data
 from pretrain.engine.distributed import World
 from pretrain.engine.loop import Run
 from pretrain.engine.process import Interruption
 from pretrain.engine.step import Learner
 from pretrain.evaluate import Evaluation, EvaluationPlan
+from pretrain.objectives import bert_objective
 from pretrain.pretraining import Pretraining, resolved
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings

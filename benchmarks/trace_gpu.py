@@ -35,9 +35,9 @@ from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
 from model import PRESETS, BertConfig, BertForPreTraining, attention
 from pretrain.batches import PretrainingBatch
-from pretrain.build import bert_objective
 from pretrain.engine.step import Learner, step
 from pretrain.gpu_memory import GpuMemory
+from pretrain.objectives import bert_objective
 from pretrain.resolve import peak_learning_rate
 from pretrain.settings import PretrainSettings
 

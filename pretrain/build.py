@@ -11,7 +11,7 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertForPreTraining
-from model.families import BERT, read_config
+from model.families import FAMILIES, read_config
 
 from .batches import BatchMaker, ExampleStream, TargetPlan
 from .engine.checkpoint import read_state
@@ -20,20 +20,18 @@ from .engine.distributed import World
 from .engine.folder import family_of, open_model
 from .engine.settings import PretrainError
 from .evaluate import Evaluation
-from .masked_words import MaskedWords
-from .next_sentence import NextSentence
 from .objective import PretrainingObjective
 from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
 
 
-def open_for_pretraining(folder: str | Path, **config_changes) -> BertForPreTraining:
+def open_for_pretraining(folder: str | Path, objective: PretrainingObjective, **config_changes) -> BertForPreTraining:
     """A model folder of ours or of transformers; heads that it lacks are initialised and printed.
 
     Raises:
         PretrainError: the folder cannot be used.
     """
-    kind = family_of(folder, PretrainError).pretraining
+    kind = objective.model_class(family_of(folder, PretrainError))
     model = open_model(kind, folder, PretrainError, **config_changes)
     if model.newly_initialised:
         print(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.", flush=True)
@@ -41,7 +39,7 @@ def open_for_pretraining(folder: str | Path, **config_changes) -> BertForPreTrai
 
 
 def open_checkpoint(
-    checkpoint: Path, settings: PretrainSettings, prepared: PreparedCorpus
+    checkpoint: Path, settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
 ) -> tuple[BertForPreTraining, dict]:
     """The model and the state of a checkpoint of this run.
 
@@ -51,7 +49,7 @@ def open_checkpoint(
     state = read_state(checkpoint, ("prepared", "evaluation"))
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
-    model = open_for_pretraining(checkpoint, **_dropout(settings))
+    model = open_for_pretraining(checkpoint, objective, **_dropout(settings))
     check_model(model, checkpoint, prepared, settings.examples.longest)
     return model, state
 
@@ -93,7 +91,7 @@ def make_model(
     if settings.init_from:
         tokenizer = WordPieceTokenizer.load(settings.init_from)
         check_tokenizer(tokenizer, settings.init_from, prepared)
-        model = open_for_pretraining(settings.init_from, **_dropout(settings))
+        model = open_for_pretraining(settings.init_from, objective, **_dropout(settings))
         check_embeddings(model, tokenizer, settings.init_from)
         has_new_head = model.names.of("mlm_head.dense.weight")[0] in model.newly_initialised
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
@@ -108,7 +106,9 @@ def make_model(
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
-    model = BERT.pretraining(BERT.config.from_preset(settings.preset, **sizes, **_dropout(settings)))
+    family = FAMILIES[objective.family if settings.family == "auto" else settings.family]
+    config = family.config.from_preset(settings.preset, **sizes, **_dropout(settings))
+    model = objective.model_class(family)(config)
     objective.start(model)
     model.bert.look_at_neighbours()
     return model
@@ -143,23 +143,6 @@ def check_model(model: BertForPreTraining, folder: str | Path, prepared: Prepare
         raise PretrainError(
             f"{folder} reads {model.config.max_position_embeddings} tokens at most: use a --sequence-length up to that"
         )
-
-
-def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
-    """Masked words, and next sentences if they are asked for and the corpus has pairs."""
-    if settings.next_sentence and not prepared.next_sentence:
-        print("Next-sentence prediction is off: the corpus has no pairs from two documents.", flush=True)
-    return bert_objective(prepared.unigram_counts, settings.next_sentence and prepared.next_sentence)
-
-
-def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> PretrainingObjective:
-    """Masked words, and next sentences unless they are switched off.
-
-    Args:
-        unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
-    """
-    words, following = MaskedWords(unigram_counts), NextSentence()
-    return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
 
 
 def make_data(

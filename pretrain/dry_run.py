@@ -16,7 +16,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertConfig, parameter_count
 
 from .batches import ExampleStream
-from .build import make_model, make_objective
+from .build import make_model
 from .engine.batches import Batches, Position
 from .engine.distributed import World
 from .engine.plan import Needs, nearest, seconds_a_step
@@ -24,6 +24,7 @@ from .engine.progress import clock
 from .engine.settings import Budget
 from .engine.step import Learner, step
 from .gpu_memory import GpuMemory
+from .objectives import make_objective
 from .pretraining import Phase, base_config, make_phases, with_batch_size
 from .report import busy, too_large, too_short
 from .resolve import resolve

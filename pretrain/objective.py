@@ -6,13 +6,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model import BertForPreTraining
+from model.families import Family
 
 from .batches import BatchMaker, PretrainingBatch
 
@@ -51,6 +52,8 @@ class Part(ABC):
     """The names of its results."""
     baselines: Mapping[str, str]
     """"loss" or "accuracy" -> the result that is its baseline. Baselines depend on the held-out examples alone."""
+    weight: float = 1.0
+    """Its mean loss counts as much in what a step minimises."""
 
     @abstractmethod
     def logits(self, scores: Scores) -> Tensor:
@@ -117,12 +120,17 @@ class Part(ABC):
 
 
 class PretrainingObjective:
-    """Parts whose mean losses are added 1:1 (Devlin et al. 2019, section 3.1).
+    """Parts whose mean losses are added, as in BERT 1:1 (Devlin et al. 2019, section 3.1).
+
+    One that reads more of a model than `Scores` holds has a subclass of it, and makes that in `scores`.
 
     Args:
         off: parts that are not learned: what they alone would train keeps its values.
         batch_maker: makes the batches, as `BatchMaker` does, with what the parts' targets are read from.
     """
+
+    family: ClassVar[str] = "bert"
+    """The `model_type` of the models it starts with, unless another is asked for."""
 
     def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), batch_maker: type[BatchMaker] = BatchMaker):
         self.parts, self.off, self.batch_maker = tuple(parts), tuple(off), batch_maker
@@ -147,6 +155,10 @@ class PretrainingObjective:
         """The names of all results, those of parts that are off included."""
         return [name for part in (*self.parts, *self.off) for name in part.metrics]
 
+    def model_class(self, family: Family) -> type[BertForPreTraining]:
+        """The class of models of a family that it is learned with: a subclass where it has heads of its own."""
+        return family.pretraining
+
     def start(self, model: BertForPreTraining) -> None:
         """Give a fresh model what it would otherwise spend its first steps on learning."""
         for part in self.parts:
@@ -163,14 +175,18 @@ class PretrainingObjective:
         return {part.name: part.count(batch) for part in self.parts}
 
     def loss_sums(self, model: BertForPreTraining, batch: PretrainingBatch) -> dict[str, Tensor]:
-        """Sum of the negative log likelihoods (nats, fp32) of each part's targets: scalars with gradients."""
-        scores = self._scores(model, batch)
-        return {part.name: part.loss_sum(scores, batch) for part in self.parts}
+        """Sum of the negative log likelihoods (nats, fp32) of each part's targets, times its weight: scalars with
+        gradients."""
+        scores = self.scores(model, batch)
+        sums = {part.name: part.loss_sum(scores, batch) for part in self.parts}
+        return {
+            part.name: sums[part.name] if part.weight == 1 else part.weight * sums[part.name] for part in self.parts
+        }
 
     @torch.no_grad()
     def score_sums(self, model: BertForPreTraining, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Sums for an evaluation: scalars in float32 on the model's device, for which nothing has waited."""
-        scores, sums = self._scores(model, batch), {}
+        scores, sums = self.scores(model, batch), {}
         for part in self.parts:
             sums |= part.score_sums(scores, batch)
         return sums
@@ -212,7 +228,7 @@ class PretrainingObjective:
         same = [row for row in rows if self.baselines(row["validation"]) == text]
         return {kind: said for part in self.parts for kind, said in part.warnings(same, share).items()}
 
-    @staticmethod
-    def _scores(model: BertForPreTraining, batch: PretrainingBatch) -> Scores:
+    def scores(self, model: BertForPreTraining, batch: PretrainingBatch) -> Scores:
+        """What the model makes of a batch, for all parts."""
         chosen = {} if batch.entries is None else {"entries": batch.entries.ids}
         return Scores(*model.forward_packed(batch, batch.masked_positions, batch.most_masked, **chosen))

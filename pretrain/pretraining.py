@@ -1,7 +1,6 @@
 """One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from model import BertForPreTraining, parameter_count
 from model.families import read_config
 
 from .batches import BatchMaker, ExampleStream
-from .build import make_data, make_model, make_objective, open_checkpoint, require_same_objective
+from .build import make_data, make_model, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
 from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
 from .engine.counters import Counters
@@ -34,11 +33,10 @@ from .engine.step import Learner
 from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
+from .objectives import ObjectiveMaker, make_objective
 from .report import Trouble, busy, draw_curves, model_card, results_table, too_large
 from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
-
-ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
 
 DRAWN_EVERY = 10.0
 """Seconds at least between two pictures of the curves, each of which takes half a second; the last is always drawn."""
@@ -178,7 +176,7 @@ class Pretraining:
         began = time.monotonic()
         checkpoint = self.world.from_main(self._checkpoint)
         if checkpoint:
-            model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared)
+            model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared, self.objective)
             say(f"Going on from {checkpoint}.")
         else:
             model, state = make_model(self.settings, self.prepared, self.objective), {}

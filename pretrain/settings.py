@@ -17,7 +17,7 @@ class PretrainSettings(LoopSettings):
     """Settings of `python -m pretrain.run`."""
 
     groups: ClassVar = {
-        "what to train": ("out", "budget", "preset", "init_from", "prepared", "objective", "dry_run"),
+        "what to train": ("out", "budget", "preset", "family", "init_from", "prepared", "objective", "dry_run"),
         **LoopSettings.groups,
         "pairs and masks": ("length_shares", "mask_share", "softmax"),
     }
@@ -29,6 +29,8 @@ class PretrainSettings(LoopSettings):
     preset: str = "auto"
     """Layers x width: tiny 2x128, micro 4x128, mini 4x256, small 4x512, medium 8x512, base 12x768, large 24x1024. auto:
     on a CPU micro up to 10 minutes, else mini; on a GPU base."""
+    family: Literal["auto", "bert"] = "auto"
+    """Architecture of a fresh model. auto: the one of the objective."""
     init_from: str | None = None
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
@@ -106,6 +108,7 @@ class PretrainSettings(LoopSettings):
         if self.init_from is not None:
             beside = {
                 "preset": self.preset != "auto",
+                "family": self.family != "auto",
                 "vocab-size": self.prep.vocab_size != "auto",
                 "tokenizer": self.prep.tokenizer is not None,
                 "no-lowercase": not self.prep.lowercase,

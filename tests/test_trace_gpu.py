@@ -12,8 +12,8 @@ import torch
 from model import BertConfig, BertForPreTraining
 from pretrain import evaluate
 from pretrain.batches import PretrainingBatch
-from pretrain.build import bert_objective
 from pretrain.engine.batches import moved
+from pretrain.objectives import bert_objective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 # A process that traces takes ten seconds.

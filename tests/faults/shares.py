@@ -13,7 +13,6 @@ from data_prep.examples.packing import Examples, ShardExamples
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream, PretrainingBatch
-from pretrain.build import bert_objective
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World, joined
@@ -21,6 +20,7 @@ from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import Learner, add_counts, add_gradients
 from pretrain.evaluate import Evaluation
 from pretrain.objective import PretrainingObjective
+from pretrain.objectives import bert_objective
 
 CASES = 16
 

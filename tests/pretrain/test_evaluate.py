@@ -10,10 +10,11 @@ from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
-from pretrain.build import bert_objective, make_data, make_model, make_objective
+from pretrain.build import make_data, make_model
 from pretrain.engine.distributed import World
 from pretrain.engine.settings import Budget
 from pretrain.evaluate import Evaluation
+from pretrain.objectives import bert_objective, make_objective
 from pretrain.resolve import resolve
 from pretrain.settings import ExampleSettings, PretrainSettings
 

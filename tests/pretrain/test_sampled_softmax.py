@@ -13,11 +13,11 @@ from data_prep.examples.packing import ShardExamples
 from model import BertConfig, BertForPreTraining
 from pretrain import masked_words
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
-from pretrain.build import bert_objective
 from pretrain.engine.batches import Position
 from pretrain.engine.distributed import World
 from pretrain.evaluate import Evaluation
 from pretrain.masked_words import cross_entropy_sum
+from pretrain.objectives import bert_objective
 from pretrain.run import main
 from pretrain.sampled_softmax import EntrySampler, entries, inclusion
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from pretrain.build import bert_objective
+from pretrain.objectives import bert_objective
 from pretrain.report import Trouble, busy, too_large, too_short
 
 

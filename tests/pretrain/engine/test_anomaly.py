@@ -19,11 +19,11 @@ from finetune.batches import encode_texts
 from finetune.tasks.classification import ClassificationObjective
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from pretrain.batches import BatchMaker, ExampleStream
-from pretrain.build import bert_objective
 from pretrain.engine.anomaly import watched
 from pretrain.engine.batches import Position
 from pretrain.engine.settings import PretrainError
 from pretrain.engine.step import LossSums
+from pretrain.objectives import bert_objective
 
 STEP = 12
 # Modules of a tiny model that multiply by a matrix.

@@ -6,11 +6,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from model import BertConfig, BertForPreTraining
-from pretrain.build import make_data, make_objective
+from pretrain.build import make_data
 from pretrain.engine.batches import Position, moved
 from pretrain.engine.device import Precision, fastest_precision, has_foreach_kernels, pays, steps_behind
 from pretrain.engine.distributed import World
 from pretrain.engine.optimizer import Optimizer, clip
+from pretrain.objectives import make_objective
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from data_prep.settings import ExampleSettings
-from pretrain.build import make_data, make_model, make_objective
+from pretrain.build import make_data, make_model
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.counters import LossScale
 from pretrain.engine.distributed import World
 from pretrain.engine.step import Learner, step
+from pretrain.objectives import make_objective
 from pretrain.resolve import resolve
 from pretrain.settings import PretrainSettings
 

@@ -1,0 +1,40 @@
+"""The objectives by their names: what `--objective` offers."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from data_prep.prepared import PreparedCorpus
+
+from .masked_words import MaskedWords
+from .next_sentence import NextSentence
+from .objective import PretrainingObjective
+from .settings import PretrainSettings
+
+ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
+
+
+def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
+    """What `--objective` names."""
+    return OBJECTIVES[settings.objective](settings, prepared)
+
+
+def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
+    """Masked words, and next sentences if they are asked for and the corpus has pairs."""
+    if settings.next_sentence and not prepared.next_sentence:
+        print("Next-sentence prediction is off: the corpus has no pairs from two documents.", flush=True)
+    return bert_objective(prepared.unigram_counts, settings.next_sentence and prepared.next_sentence)
+
+
+def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> PretrainingObjective:
+    """Masked words, and next sentences unless they are switched off.
+
+    Args:
+        unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
+    """
+    words, following = MaskedWords(unigram_counts), NextSentence()
+    return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
+
+
+OBJECTIVES: dict[str, ObjectiveMaker] = {"mlm+nsp": _bert, "mlm": _bert}
+"""`--objective` -> what makes it out of the resolved settings and the prepared corpus."""
