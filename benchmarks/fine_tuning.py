@@ -1,11 +1,13 @@
 """Sentences a second in fine-tuning and prediction, beside the Trainer and the pipeline of transformers: of a class for
-each text, or of a tag for each word.
+each text, of a tag for each word, or of an answer to each question.
 
     pip install 'transformers[torch]'
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.jsonl --validation validation.jsonl \\
         --test test.jsonl
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.conll --validation validation.conll \\
         --test test.conll
+    python benchmarks/fine_tuning.py --model runs/articles/final --train train.json --validation validation.json \\
+        --test test.json
 
 About 25 minutes for 14,778 sentences, 3 epochs, a model of 4 layers x 256 and 2 cores.
 
@@ -16,11 +18,14 @@ or not, SDPA or eager attention, how its process arranges memory; batch size and
 
   fine-tuning   training alone: forward, backward, optimizer and making batches. Not in it: reading, tokenizing, opening
                 the model, evaluation, checkpoints. Scores are those of the last weights: the accuracy, or, of tags,
-                the F1 of entities by seqeval in its strict mode.
+                the F1 of entities by seqeval in its strict mode, and of answers that of
+                words, by the rules of SQuAD.
   prediction    texts in, labels out, tokenizing included; opening the model is not. Both sides open the folder that
-                ours was fine-tuned to, in float32 and in bf16 (ours: autocast, pipeline: weights in bf16). Not of tags.
+                ours was fine-tuned to, in float32 and in bf16 (ours: autocast, pipeline: weights in bf16). Of classes
+                alone.
 
-Of tags, texts that are longer than the model reads are left out on both sides: ours would read them in windows.
+Of tags and answers, texts that are longer than the model reads are left out on both sides: ours would read them in
+windows.
 
 Each measurement is a process of its own; the sides take turns: one seed after the other until the minutes are over,
 then rounds of prediction. Medians.
@@ -104,7 +109,7 @@ def main() -> int:
     print(f"{given.model} on {len(plan.rows['train']):,} texts, {settings['epochs']} epochs, batches of "
           f"{settings['batch_size']}, learning rate {settings['learning_rate']:g}, {settings['precision']}; "
           f"{machine()}\n")  # fmt: skip
-    score = "accuracy" if plan.of_classes else "strict F1"
+    score = {"classification": "accuracy", "tagging": "strict F1"}.get(plan.job["kind"], "F1")
     print(table.markdown({"": "", "rate": "sentences/s", "seconds": "seconds", "validation": f"validation {score}",
                           "test": f"test {score}", "note": ""}))  # fmt: skip
     conclude(table, plan)
@@ -127,7 +132,11 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     dataset = read_dataset(settings)
     settings = with_task(settings, dataset.task)
     digest = prepare(settings, dataset).digest
-    rows: dict = {"labels": dataset.task.labels, "columns": dataset.columns.texts, "task": dataset.task.name}
+    rows: dict = {
+        "labels": getattr(dataset.task, "labels", ["start", "end"]),
+        "columns": dataset.columns.texts,
+        "task": dataset.task.name,
+    }
     for part in ("train", "validation", "test"):
         rows[part] = plain_rows(dataset.task, getattr(dataset, part), settings)
     rows["predict"] = (rows["test"] + rows["train"])[:PREDICTED]
@@ -147,7 +156,8 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
 
 
 def plain_rows(task, examples, settings) -> list[list]:
-    """Texts, second texts and classes; or words, None and tags, of texts that are read at once."""
+    """Texts, second texts and classes; or, of texts that are read at once, words, None and tags, or questions,
+    contexts and the characters of their answers."""
     import numpy as np
 
     from data_prep.vocabulary.wordpiece import WordPieceTokenizer
@@ -160,6 +170,8 @@ def plain_rows(task, examples, settings) -> list[list]:
     if windows.max(initial=0) > 1:
         print(f"{(windows > 1).sum():,} of {len(examples):,} texts are too long and left out.", file=sys.stderr)
     short = [example for example, count in zip(examples, windows, strict=True) if count == 1]
+    if task.name == "question-answering":
+        return [[e.text, e.text_pair, list(map(list, e.label))] for e in short if e.label]
     return [[[e.text[start:end] for start, end in e.words], None, [task.labels[i] for i in tags]]
             for e, tags in zip(short, task.of_texts(task.targets(short)[:, 1], short), strict=True)]  # fmt: skip
 
@@ -224,10 +236,16 @@ def score(plan: Plan, gold: list, given: list) -> float:
     """The share of right classes, or the F1 of entities whose tags are written as they should be.
 
     Args:
-        gold, given: places among the labels, of each text one or one for each word.
+        gold, given: places among the labels, of each text one or one for each word; or the answers of each text, and
+            the one that was given.
     """
     if plan.of_classes:
         return statistics.mean(a == b for a, b in zip(gold, given, strict=True))
+    if plan.job["kind"] == "question-answering":
+        from finetune.questions.answer_scores import f1, normalised
+
+        answers = [list(map(normalised, of_text)) for of_text in gold]
+        return statistics.mean(f1(normalised(a), of_text) for a, of_text in zip(given, answers, strict=True))
     from seqeval.metrics import f1_score
     from seqeval.scheme import IOB2
 

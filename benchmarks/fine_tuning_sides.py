@@ -52,11 +52,19 @@ def train(job: dict) -> dict:
     answers = {}
     for part in ("validation", "test"):
         found = outputs(task, model, BatchMaker(encoded[part], tokenizer, 2048), learner.precision, World())
-        examples, given = examples_of(task, rows[part]), found.argmax(1)
-        gold = task.targets(examples)
-        columns = (gold, given) if task.name == "classification" else (gold[:, 1], given)
-        answers[part] = [[each.tolist() for each in task.of_texts(column, examples)] for column in columns]
+        answers[part] = answered(task, examples_of(task, rows[part]), encoded[part], found)
     return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **answers}
+
+
+def answered(task, examples: list, encoded, found) -> list[list]:
+    """What is right of each text, and what the model gives (see `fine_tuning.score`)."""
+    if task.name == "question-answering":
+        best = task.judged(found, encoded)
+        given = [task.prediction(*each)["predicted_answer"] for each in zip(best, examples, strict=True)]
+        return [[[e.text_pair[start:end] for start, end in e.label] for e in examples], given]
+    gold, given = task.targets(examples), found.argmax(1)
+    columns = (gold, given) if task.name == "classification" else (gold[:, 1], given)
+    return [[each.tolist() for each in task.of_texts(column, examples)] for column in columns]
 
 
 def settings_of(job: dict):
@@ -68,9 +76,11 @@ def settings_of(job: dict):
 
 
 def examples_of(task, rows: list) -> list:
-    """Rows [text, second text or None, class], or [words, None, tags], as examples."""
+    """Rows [text, second text or None, class], [words, None, tags], or [question, context, answers], as examples."""
     from finetune.rows import Columns, Example
 
+    if task.name == "question-answering":
+        return [Example(str(n), text, pair, tuple(map(tuple, spans))) for n, (text, pair, spans) in enumerate(rows, 1)]
     if task.name == "classification":
         return [Example(str(n), text, pair, task.labels[label]) for n, (text, pair, label) in enumerate(rows, 1)]
     columns = Columns(("tokens",), "tags")
@@ -84,7 +94,8 @@ def encode(settings, rows: dict) -> tuple:
     from data_prep.vocabulary.wordpiece import WordPieceTokenizer
     from finetune.tasks.selection import TASKS
 
-    tokenizer, task = WordPieceTokenizer.load(settings.model), TASKS[rows["task"]](rows["labels"])
+    tokenizer, kind = WordPieceTokenizer.load(settings.model), TASKS[rows["task"]]
+    task = kind() if rows["task"] == "question-answering" else kind(rows["labels"])
     return (
         tokenizer,
         {

@@ -21,7 +21,8 @@ def train(job: dict) -> dict:
     """Fine-tune on all rows; sentences a second of training alone, and what the last weights make of held-out texts."""
     rows = json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
     trainer, seconds = trained(job, rows["train"], job["settings"]["epochs"], job["way"])
-    answers = {part: answered(trainer, features(job, rows[part])) for part in ("validation", "test")}
+    give = answered_questions if job["kind"] == "question-answering" else answered
+    answers = {part: give(trainer, job, rows[part]) for part in ("validation", "test")}
     return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **answers}
 
 
@@ -36,6 +37,7 @@ def try_training(job: dict) -> list:
 def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
     """A Trainer that has trained, and its seconds."""
     from transformers import (
+        AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
         DataCollatorForTokenClassification,
@@ -46,9 +48,12 @@ def trained(job: dict, rows: list, epochs: int, way: list) -> tuple:
     )
 
     settings, (sampling, attention) = job["settings"], way
-    of_classes = AutoModelForSequenceClassification, DataCollatorWithPadding
-    of_tags = AutoModelForTokenClassification, DataCollatorForTokenClassification
-    kind, collator = of_tags if job["kind"] == "tagging" else of_classes
+    kinds = {
+        "classification": (AutoModelForSequenceClassification, DataCollatorWithPadding),
+        "tagging": (AutoModelForTokenClassification, DataCollatorForTokenClassification),
+        "question-answering": (AutoModelForQuestionAnswering, DataCollatorWithPadding),
+    }
+    kind, collator = kinds[job["kind"]]
     set_seed(job["seed"])
     model = kind.from_pretrained(
         settings["model"],
@@ -96,9 +101,12 @@ def tokenizer(job: dict):
 
 
 def features(job: dict, rows: list) -> list[dict]:
-    """Rows [text, second text or None, class], or [words, None, tags], as a Trainer takes them."""
+    """Rows [text, second text or None, class], [words, None, tags], or [question, context, answers], as a Trainer takes
+    them."""
     if job["kind"] == "tagging":
         return tagged_features(job, rows)
+    if job["kind"] == "question-answering":
+        return [row for row, _ in question_features(job, rows)]
     pairs = [pair for _, pair, _ in rows] if rows[0][1] is not None else None
     found = tokenizer(job)(
         [text for text, _, _ in rows], pairs, truncation=True, max_length=job["settings"]["sequence_length"]
@@ -123,10 +131,44 @@ def tagged_features(job: dict, rows: list) -> list[dict]:
     return made
 
 
-def answered(trainer, made: list[dict]) -> list[list]:
+def question_features(job: dict, rows: list) -> list[tuple[dict, list]]:
+    """The tokens of the first answer, as in run_qa.py; beside them the characters of the context's tokens, None at
+    others."""
+    found = tokenizer(job)([text for text, _, _ in rows], [context for _, context, _ in rows], truncation="only_second",
+                           max_length=job["settings"]["sequence_length"], return_offsets_mapping=True)  # fmt: skip
+    made = []
+    for number, (_, _, answers) in enumerate(rows):
+        characters = [place if kind == 1 else None for place, kind in
+                      zip(found["offset_mapping"][number], found.sequence_ids(number), strict=True)]  # fmt: skip
+        begin, end = answers[0]
+        inside = [token for token, place in enumerate(characters) if place and place[0] < end and place[1] > begin]
+        row = {name: values[number] for name, values in found.items() if name != "offset_mapping"}
+        made.append((row | {"start_positions": inside[0], "end_positions": inside[-1]}, characters))
+    return made
+
+
+def answered_questions(trainer, job: dict, rows: list) -> list[list]:
+    """The answers of texts, and of each the span of the best scores, of up to 30 tokens."""
+    made = question_features(job, rows)
+    # Grouping by length would change the order of the predictions.
+    trainer.args.train_sampling_strategy = "random"
+    starts, ends = trainer.predict([row for row, _ in made]).predictions
+    given = []
+    for (_, context, _), (_, characters), start, end in zip(rows, made, starts, ends, strict=True):
+        inside = np.array([place is not None for place in characters])
+        size = len(characters)
+        scores = start[:size, None] + end[None, :size]
+        after = np.arange(size)[None, :] - np.arange(size)[:, None]
+        scores[~(inside[:, None] & inside[None, :] & (after >= 0) & (after < 30))] = -np.inf
+        first, last = divmod(int(scores.argmax()), size)
+        given.append(context[characters[first][0] : characters[last][1]])
+    return [[[context[begin:end] for begin, end in answers] for _, context, answers in rows], given]
+
+
+def answered(trainer, job: dict, rows: list) -> list[list]:
     """The gold labels of texts and those that the model gives: of each text one, or one for each word."""
     # Grouping by length changes the order of the predictions too, but of their labels alike.
-    found = trainer.predict(made)
+    found = trainer.predict(features(job, rows))
     gold, given = found.label_ids, found.predictions.argmax(-1)
     if gold.ndim == 1:
         return [gold.tolist(), given.tolist()]
