@@ -27,7 +27,6 @@ from .tasks.classification import Classification
 from .tasks.selection import task_of_folder
 
 
-@torch.inference_mode()
 def outputs(
     task: Task,
     model: BertWithHead,
@@ -35,8 +34,19 @@ def outputs(
     precision: Callable[[], AbstractContextManager],
     world: World,
 ) -> np.ndarray:
-    """The task's outputs for each text, the mean over its windows, or for each word: float32 [I, C]; see also
-    `Task.judged`.
+    """What the task is judged by (`Task.judged`): most often its outputs for each text or word, float32 [I, C]."""
+    return task.judged(outputs_of_items(task, model, maker, precision, world), maker.encoded)
+
+
+@torch.inference_mode()
+def outputs_of_items(
+    task: Task,
+    model: BertWithHead,
+    maker: BatchMaker,
+    precision: Callable[[], AbstractContextManager],
+    world: World,
+) -> np.ndarray:
+    """The task's outputs for each text, the mean over its windows, or for each word or token: float32 [I, C].
 
     The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
     """
@@ -51,7 +61,7 @@ def outputs(
         each = task.outputs(logits).cpu() * batch.weights[:, None]
         np.add.at(found, items, each.numpy())
     model.train(was_training)
-    return task.judged(world.sum_tensor(torch.from_numpy(found)).numpy(), encoded)
+    return world.sum_tensor(torch.from_numpy(found)).numpy()
 
 
 # Tokens computed at once. On a CPU more of them take no less time and more memory (measured).

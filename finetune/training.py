@@ -32,7 +32,7 @@ from .auxiliary import Masking, WithMaskedWords, take_mlm_head
 from .batches import BatchMaker, Encoded, TextStream
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
-from .predictor import Facts, Predictor, outputs
+from .predictor import Facts, Predictor, outputs, outputs_of_items
 from .report import number
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
@@ -246,7 +246,7 @@ class SeedTraining:
         length, long_text = settings.sequence_length, settings.long_text
         encoded = self.task.encode(examples, self.material.tokenizer, length, long_text)
         best = self._best(run).to(settings.device)
-        given = outputs(self.task, best, self._maker(encoded), self.precision, World())
+        given = outputs_of_items(self.task, best, self._maker(encoded), self.precision, World())
         return self.task.collapse(encoded, given, self.objective, run.settings.learning_rate)
 
     def _finish(self, run: Run, collapse: Collapse | None) -> dict:

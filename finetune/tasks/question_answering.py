@@ -13,9 +13,11 @@ from data_prep.durable import write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.model_card import table
+from pretrain.engine.step import Objective
 
 from .. import report
 from ..batches import Encoded, LabelledBatch
+from ..collapse import Collapse, where_no_better
 from ..questions import answer_baselines
 from ..questions.answer_scores import METRICS, OF_UNANSWERABLE, best_threshold, is_null, means, scores_of_texts
 from ..questions.answers import Span, answers_of
@@ -29,6 +31,7 @@ from ..questions.best_answers import (
     probabilities,
 )
 from ..questions.contexts import EncodedQuestions, encode_questions
+from ..questions.span_losses import span_losses
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from . import Card, Form, HeldOut, Task, entropy
@@ -144,6 +147,11 @@ class QuestionAnswering(Task):
     def objective(self, train: Encoded, settings: FinetuneSettings) -> "SpanObjective":
         """The cross entropy of start and end."""
         return SpanObjective()
+
+    def collapse(self, train: Encoded, outputs: np.ndarray, objective: Objective, rate: float) -> Collapse | None:
+        """A loss at that of one who knows only how often a window holds no answer."""
+        assert isinstance(train, EncodedQuestions)
+        return where_no_better(Collapse(rate, *span_losses(outputs, train)))
 
     # --- judging
 

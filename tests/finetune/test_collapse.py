@@ -8,8 +8,11 @@ from sklearn.metrics import log_loss
 
 from finetune import collapse as collapses
 from finetune.collapse import collapse_of, collapse_of_labels
+from finetune.questions.contexts import encode_questions
+from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError
+from finetune.tasks.question_answering import QuestionAnswering
 from pretrain.engine import loop
 
 
@@ -71,6 +74,41 @@ def test_labels_by_their_frequencies_are_nothing_learned():
     assert found.loss == pytest.approx(found.unread, rel=1e-5) == pytest.approx(np.mean(of_each), rel=1e-5)
     assert str(found).endswith("without reading them")
     assert collapse_of_labels(gold, 0.9 * even + 0.1 * gold, 1e-3) is None
+
+
+@pytest.fixture
+def questions(small_tokenizer):
+    """Two questions in one window each, one of them without an answer, and one in several windows."""
+    short, long = "the heart rate of the patients", "the heart " * 12 + "rate"
+    rows = [("heart", short, ((4, 14),)), ("rate", short, ()), ("rate", long, ((len(long) - 4, len(long)),))]
+    return encode_questions([Example("x:1", *row) for row in rows], small_tokenizer, 16)
+
+
+def span_loss(questions, logits):
+    """Mean cross entropy of start and end in nats, window by window, those of a text counted 1 together."""
+    total = 0.0
+    for text, begin, end in zip(questions.text, questions.bounds, questions.bounds[1:], strict=False):
+        share = 1 / (questions.text == text).sum()
+        for column in range(2):
+            given = np.exp(logits[begin:end, column].astype(float))
+            total -= share * np.log(given[questions.targets[begin:end, column].argmax()] / given.sum())
+    return total / (2 * questions.num_texts)
+
+
+def test_tokens_that_are_all_alike_are_no_answers_learned(questions):
+    windows = [questions.targets[begin] for begin in questions.bounds[:-1]]
+    share = sum(float(each.sum()) for each in windows) / 2 / questions.num_texts
+    assert 1 / 3 < share < 1
+    logits = np.zeros((len(questions.targets), 2), np.float32)
+    for begin, end in zip(questions.bounds, questions.bounds[1:], strict=False):
+        logits[begin] = np.log(share * (end - begin - 1) / (1 - share))
+    found = QuestionAnswering(0.0).collapse(questions, logits, None, 1e-3)
+    assert found.loss == pytest.approx(found.unread, rel=1e-5) == pytest.approx(span_loss(questions, logits), rel=1e-5)
+    right = logits + 2 * (questions.targets > 0)
+    assert QuestionAnswering(0.0).collapse(questions, right, None, 1e-3) is None
+    wrong = logits - 2 * (questions.targets > 0)
+    found = QuestionAnswering(0.0).collapse(questions, wrong, None, 1e-3)
+    assert found.loss == pytest.approx(span_loss(questions, wrong), rel=1e-5) and found.loss > found.unread
 
 
 # At this rate each of three seeds answers with one class after 60 steps; at 0.3 of it each learns.
