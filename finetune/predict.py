@@ -101,11 +101,16 @@ def run(settings: PredictSettings) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     skipped = f", {written.skipped:,} of them without a usable text" if written.skipped else ""
-    long = ""
-    if predictor.num_long:
-        facts = predictor.facts
-        long = f", {predictor.num_long:,} longer than {facts.sequence_length} tokens ({_READ[facts.long_text]})"
-    print(f"{written.rows:,} rows{skipped}{long}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+    print(f"{written.rows:,} rows{skipped}{_long(predictor)}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+
+
+def _long(predictor) -> str:
+    """How many texts were longer than the model reads at once, and what was read of them."""
+    if not predictor.num_long:
+        return ""
+    length, how, cut = predictor.facts.sequence_length, predictor.facts.long_text, predictor.num_cut
+    of_cut = f"; {cut:,} tokens of questions or second texts were cut" if cut and how == "windows" else ""
+    return f", {predictor.num_long:,} longer than {length} tokens ({_READ[how]}{of_cut})"
 
 
 def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows, done: int = 0):

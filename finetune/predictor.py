@@ -176,6 +176,8 @@ class Predictor(_Asked):
         require_embeddings(folder, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
         self.num_long = 0
         """Texts so far that were longer than the model reads at once."""
+        self.num_cut = 0
+        """Tokens so far that were not read."""
         self.facts = Facts.read(folder, config.max_position_embeddings, task)
         self.task = task.of_model(config).with_decision(self.facts.decision)
         self._precision = Precision(device, precision)
@@ -186,6 +188,7 @@ class Predictor(_Asked):
         length, long_text = self.facts.sequence_length, self.facts.long_text
         encoded = self.task.encode(examples, self.tokenizer, length, long_text)
         self.num_long += encoded.num_long
+        self.num_cut += encoded.num_cut
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         return self.task.finished(outputs(self.task, self.model, maker, self._precision, World()))
 
@@ -232,6 +235,11 @@ class Ensemble(_Asked):
     def num_long(self) -> int:
         """Texts so far that were longer than the models read at once."""
         return self.seeds[0].num_long
+
+    @property
+    def num_cut(self) -> int:
+        """Tokens so far that were not read."""
+        return self.seeds[0].num_cut
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The mean of the seeds' outputs: float32 [I, C]."""

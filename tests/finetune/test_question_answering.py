@@ -249,6 +249,17 @@ def test_long_contexts_are_read_to_their_end(finished):
     assert found["predicted_answer"] == "heart rate" and found["predicted_start"] == context.index("heart")
 
 
+def test_what_is_cut_of_a_long_question_is_counted(finished, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    asked = {"question": " ".join(["the"] * 30), "context": " ".join(["patient"] * 60)}
+    rows.write_text(json.dumps(asked) + "\n")
+    capsys.readouterr()
+    assert predict([str(rows), f"--model={finished / 'final'}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu"]) == 0
+    # Half of the 45 tokens beside [CLS] and two [SEP] are the question's.
+    said = "1 rows, 1 longer than 48 tokens (read in windows; 8 tokens of questions or second texts were cut),"
+    assert said in capsys.readouterr().err
+
+
 def test_where_all_have_an_answer_one_is_always_given(encoder, tmp_path, one_thread, capsys):
     train, out = tmp_path / "train.json", tmp_path / "run"
     train.write_text(json.dumps(nested(random.Random(2), 90, unanswerable=False)))
