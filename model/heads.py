@@ -36,9 +36,15 @@ class MaskedLanguageHead(nn.Module):
     def forward(self, hidden: Tensor, word_embedding: Tensor, entries: Tensor | None = None) -> Tensor:
         """Scores for these entries alone, int64 [S], if they are given: [M, S]."""
         hidden = self.norm(self.activation(self.dense(hidden)))
-        if entries is not None:
-            return F.linear(hidden, word_embedding[entries], self.bias[entries])  # [M, S]
-        return F.linear(hidden, word_embedding, self.bias)  # [M, V]
+        return vocabulary_scores(hidden, word_embedding, self.bias, entries)
+
+
+def vocabulary_scores(hidden: Tensor, word_embedding: Tensor, bias: Tensor, entries: Tensor | None = None) -> Tensor:
+    """hidden [M, H] -> [M, V] by the word embedding [V, H] and a bias [V]; [M, S] for these entries alone, int64
+    [S]."""
+    if entries is not None:
+        return F.linear(hidden, word_embedding[entries], bias[entries])
+    return F.linear(hidden, word_embedding, bias)
 
 
 class ClassificationHead(nn.Module):

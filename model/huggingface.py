@@ -30,6 +30,9 @@ class PretrainedModel(nn.Module):
 
     config_class: ClassVar[type[BertConfig]] = BertConfig
     names: ClassVar[TensorNames] = BERT_NAMES
+    training_only: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the names of parameters that a training needs and no folder has: `save_pretrained` leaves them out,
+    `from_pretrained` draws them."""
     newly_initialised: tuple[str, ...] = ()
     """Tensors that from_pretrained drew at random, under the names of transformers."""
 
@@ -40,6 +43,15 @@ class PretrainedModel(nn.Module):
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError
+
+    def training_only_parameters(self) -> dict[str, nn.Parameter]:
+        """Those that the folder of the model does not have, by name."""
+        return {name: p for name, p in self.named_parameters() if name.startswith(self.training_only)}
+
+    @classmethod
+    def architecture(cls) -> str:
+        """The class of its folder, as config.json names it: the one without what only a training needs."""
+        return next(kind.__name__ for kind in cls.__mro__ if not getattr(kind, "training_only", ()))
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
@@ -79,7 +91,7 @@ class PretrainedModel(nn.Module):
         tensors = to_huggingface(self)
         # A class without a classifier writes none of its layers, and transformers can open the folder.
         config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
-        text = json.dumps(config.to_dict(type(self).__name__), indent=2, sort_keys=True) + "\n"
+        text = json.dumps(config.to_dict(self.architecture()), indent=2, sort_keys=True) + "\n"
         _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
         _replace(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
@@ -124,12 +136,13 @@ def _is_bare(model: nn.Module) -> bool:
     return not hasattr(model, "bert")
 
 
-def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter, nn.Module]]:
-    """(name with "bert." before the encoder, parameter, the module that owns it)."""
+def _parameters(model: PretrainedModel) -> list[tuple[str, nn.Parameter, nn.Module]]:
+    """Of those that folders have (name with "bert." before the encoder, parameter, the module that owns it)."""
     prefix = "bert." if _is_bare(model) else ""
     return [
         (f"{prefix}{name}", parameter, model.get_submodule(name.rpartition(".")[0]))
         for name, parameter in model.named_parameters()
+        if not name.startswith(model.training_only)
     ]
 
 
@@ -208,6 +221,9 @@ def _fill(model: PretrainedModel, stored: StoredWeights) -> None:
                 initialise_parameter(owner, name.rpartition(".")[2], rows, model.config.initializer_range)
             else:
                 rows.copy_(stored.read(source))
+    for name, parameter in model.training_only_parameters().items():
+        module, _, kind = name.rpartition(".")
+        initialise_parameter(model.get_submodule(module), kind, parameter, model.config.initializer_range)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -14,7 +14,7 @@ from model import BertForPreTraining
 from model.families import FAMILIES, read_config
 
 from .batches import BatchMaker, ExampleStream, TargetPlan
-from .engine.checkpoint import read_state
+from .engine.checkpoint import load_heads, read_state
 from .engine.device import Precision
 from .engine.distributed import World
 from .engine.folder import family_of, open_model
@@ -50,6 +50,7 @@ def open_checkpoint(
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
     model = open_for_pretraining(checkpoint, objective, **_dropout(settings))
+    load_heads(checkpoint, model)
     check_model(model, checkpoint, prepared, settings.examples.longest)
     return model, state
 
@@ -103,6 +104,8 @@ def make_model(
         if has_new_head:
             objective.start(model)
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
+        else:
+            objective.start_training_only(model)
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}

@@ -24,6 +24,7 @@ from .engine.progress import clock
 from .engine.settings import Budget
 from .engine.step import Learner, step
 from .gpu_memory import GpuMemory
+from .objective import PretrainingObjective
 from .objectives import make_objective
 from .pretraining import Phase, base_config, make_phases, with_batch_size
 from .report import busy, too_large, too_short
@@ -58,7 +59,7 @@ def dry_run(settings: PretrainSettings) -> None:
             show_examples(prepared)
         on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
     corpus = CorpusSize(corpus_tokens, share is None, on_disk)
-    _print_plan(settings, learner, objective.summary(found), speeds, corpus)
+    _print_plan(settings, learner, objective, objective.summary(found), speeds, corpus)
 
 
 def _measured(learner: Learner, phase: Phase, batch_size: int, corpus_tokens: int) -> "Speed":
@@ -138,8 +139,9 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
 
 
 def _print_plan(
-    settings: PretrainSettings, learner: Learner, described: str, speeds: list[Speed], corpus: CorpusSize
-) -> None:
+    settings: PretrainSettings, learner: Learner, objective: PretrainingObjective, described: str, speeds: list[Speed],
+    corpus: CorpusSize,
+) -> None:  # fmt: skip
     budget, parameters = Budget.parse(settings.budget), parameter_count(learner.model.config)
     ends = [0.0, *(until for until, _ in settings.phases)]
     parts = [speed.steps_in(budget, end - begin) for speed, (begin, end) in zip(speeds, pairwise(ends), strict=True)]
@@ -164,7 +166,7 @@ def _print_plan(
             "arithmetic": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
-            "tokens at once on a GPU": of_gpus(settings, learner.model.config),
+            "tokens at once on a GPU": of_gpus(settings, learner.model.config, objective),
             "disk": f"about {disk / 1e9:.2f} GB",
             "before training": described,
             "nearest run measured": _nearest(corpus.tokens, seconds) if settings.device == "cpu" else "none on a GPU",
@@ -189,9 +191,9 @@ def _nearest(tokens: float, seconds: float) -> str:
     )
 
 
-def of_gpus(settings: PretrainSettings, config: BertConfig) -> str:
+def of_gpus(settings: PretrainSettings, config: BertConfig, objective: PretrainingObjective) -> str:
     """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
     precision = settings.precision if settings.device == "cuda" else "bf16"
-    return GpuMemory(config, settings.optimizer, precision, max(settings.mask_shares)).of_gpus(
-        settings.examples.longest
-    )
+    heads = sum(part.scores_vocabulary for part in objective.parts)
+    computed = GpuMemory(config, settings.optimizer, precision, max(settings.mask_shares), heads)
+    return computed.of_gpus(settings.examples.longest)

@@ -27,12 +27,14 @@ class GpuMemory:
         optimizer: "adamw" or "muon".
         precision: "bf16", "fp16" or "fp32".
         masked: share of the tokens that are predicted.
+        heads: how many of these score the vocabulary for each of them.
     """
 
     config: BertConfig
     optimizer: str
     precision: str
     masked: float
+    heads: int = 1
 
     def peak(self, tokens: int) -> float:
         """The most that tensors hold in a step of several micro-batches of this many tokens."""
@@ -65,7 +67,7 @@ class GpuMemory:
         # The last layer computes key and value alone of what is not masked.
         last = key_value + self.masked * (norm * hidden + rest)
         # The scores and their gradient.
-        scores = self.masked * 2 * number * self.config.vocab_size
+        scores = self.heads * self.masked * 2 * number * self.config.vocab_size
         return layers + last + 2 * norm * hidden + scores
 
     def _state(self) -> int:

@@ -37,6 +37,7 @@ class MaskedWords(Part):
     """
 
     name, learned, needs_pairs = "mlm", "masked words (MLM)", False
+    scores_vocabulary = True
     metrics = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy", "mlm_copied",
                "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies")  # fmt: skip
     baselines = {"loss": "unigram_entropy", "accuracy": "most_frequent_accuracy"}
@@ -56,12 +57,9 @@ class MaskedWords(Part):
         """The head; its matrix is the word embedding."""
         return [model.mlm_head]
 
-    @torch.no_grad()
     def start(self, model: BertForPreTraining) -> None:
-        """The output bias is the log unigram probability; rows without an entry are as rare as the rarest."""
-        logs = torch.from_numpy(log_unigram(self.unigram_counts))
-        model.mlm_head.bias.fill_(logs.min())
-        model.mlm_head.bias[: len(logs)] = logs
+        """The output bias is the log unigram probability."""
+        fill_with_unigram(model.mlm_head.bias, self.unigram_counts)
 
     def loss_sum(self, scores: Scores, batch: PretrainingBatch) -> Tensor:
         """Sum of the negative log likelihoods (nats, fp32) of the targets, estimated where the batch names entries: a
@@ -213,6 +211,14 @@ class _CrossEntropySum(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         # In place: the scores of a step are among its largest tensors. A second backward pass is an error.
         return gradient.mul_(grad / ctx.scale), None, None
+
+
+@torch.no_grad()
+def fill_with_unigram(bias: Tensor, counts: np.ndarray) -> None:
+    """Let an output bias be the log unigram probability; rows without an entry are as rare as the rarest."""
+    logs = torch.from_numpy(log_unigram(counts))
+    bias.fill_(logs.min())
+    bias[: len(logs)] = logs
 
 
 def unigram_cross_entropy(counts: np.ndarray, targets: np.ndarray) -> float:

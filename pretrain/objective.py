@@ -54,6 +54,10 @@ class Part(ABC):
     """"loss" or "accuracy" -> the result that is its baseline. Baselines depend on the held-out examples alone."""
     weight: float = 1.0
     """Its mean loss counts as much in what a step minimises."""
+    scores_vocabulary: bool = False
+    """Whether its head scores all entries of the vocabulary for masked positions, which takes memory."""
+    training_only: bool = False
+    """Whether no model folder has its head (see `PretrainedModel.training_only`): each run begins with a new one."""
 
     @abstractmethod
     def logits(self, scores: Scores) -> Tensor:
@@ -163,6 +167,12 @@ class PretrainingObjective:
         """Give a fresh model what it would otherwise spend its first steps on learning."""
         for part in self.parts:
             part.start(model)
+
+    def start_training_only(self, model: BertForPreTraining) -> None:
+        """The same for a model that has learned: for its heads that no model folder has."""
+        for part in self.parts:
+            if part.training_only:
+                part.start(model)
 
     def freeze_unused(self, model: BertForPreTraining) -> None:
         """Give parameters that nothing is learned about no gradient."""

@@ -10,6 +10,7 @@ from .masked_words import MaskedWords
 from .next_sentence import NextSentence
 from .objective import PretrainingObjective
 from .settings import PretrainSettings
+from .span_boundary import SpanBatchMaker, SpanBoundary, SpanBoundaryObjective
 
 ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjective]
 
@@ -36,5 +37,12 @@ def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> Pr
     return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
 
 
-OBJECTIVES: dict[str, ObjectiveMaker] = {"mlm+nsp": _bert, "mlm": _bert}
+def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
+    """Masked words, and the tokens of spans from their boundaries (Joshi et al. 2020)."""
+    counts = prepared.unigram_counts
+    parts = [MaskedWords(counts), SpanBoundary(counts)]
+    return SpanBoundaryObjective(parts, off=[NextSentence()], batch_maker=SpanBatchMaker)
+
+
+OBJECTIVES: dict[str, ObjectiveMaker] = {"mlm+nsp": _bert, "mlm": _bert, "mlm+sbo": _span_bert}
 """`--objective` -> what makes it out of the resolved settings and the prepared corpus."""

@@ -10,6 +10,8 @@ from .engine.settings import LoopSettings, PretrainError
 
 # Of the budget for short examples and for long ones (Devlin et al. 2019, appendix A.2).
 LENGTH_SHARES = (0.9, 0.1)
+# Objectives that learn from what one masking alone makes.
+_MASKING_OF = {"mlm+sbo": "span"}
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class PretrainSettings(LoopSettings):
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
-    objective: Literal["mlm+nsp", "mlm"] = "mlm+nsp"
-    """Masked words and next sentences, or masked words alone."""
+    objective: Literal["mlm+nsp", "mlm", "mlm+sbo"] = "mlm+nsp"
+    """Masked words, and next sentences or span boundaries."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
@@ -93,8 +95,17 @@ class PretrainSettings(LoopSettings):
         if shares and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6):
             raise PretrainError("--length-shares are to be more than 0 and to add up to 1, as 0.9,0.1")
 
+    def _check_masking(self) -> None:
+        needed = _MASKING_OF.get(self.objective, self.examples.masking)
+        if self.examples.masking != needed:
+            raise PretrainError(
+                f"--objective {self.objective} learns from other masks than --masking {self.examples.masking} makes: "
+                f"give --masking {needed}"
+            )
+
     def __post_init__(self):
         super().__post_init__()
+        self._check_masking()
         self._check_lengths()
         self._check_mask_share()
         if self.prepared is not None:

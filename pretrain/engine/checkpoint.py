@@ -2,6 +2,7 @@
 
 checkpoints/step-00001000/           config.json, model.safetensors, tokenizer files
 checkpoints/step-00001000/training_state/state.json, optimizer.safetensors
+checkpoints/step-00001000/training_state/heads.safetensors  of a model with parameters that only a training needs
 checkpoints/step-00001000/training_state/manifest.json      size and digest of each file, and of itself
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from .settings import PretrainError
 FORMAT = 2
 _STATE = "training_state"
 _MANIFEST = "manifest.json"
+_HEADS = "heads.safetensors"
 _OTHER_VERSION = "{} was written by another version of this tool: finish the run with that, or give another --out"
 # Config, tokenizer and state, generously.
 _SMALL_FILES = 4_000_000
@@ -64,6 +67,8 @@ class Checkpoints:
             save_model_folder(model, self.tokenizer, folder)
             (folder / _STATE).mkdir()
             save_file(tensors, folder / _STATE / "optimizer.safetensors")
+            if heads := model.training_only_parameters():
+                save_file({name: p.detach().cpu().contiguous() for name, p in heads.items()}, folder / _STATE / _HEADS)
             text = json.dumps({"format": FORMAT, **state}, indent=2) + "\n"
             (folder / _STATE / "state.json").write_text(text, encoding="utf-8")
             files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -152,6 +157,15 @@ def read_state(checkpoint: Path, facts: Iterable[str]) -> dict[str, Any]:
 def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
     """Take up the optimizer's state from an intact checkpoint."""
     optimizer.load_state_tensors(load_file(checkpoint / _STATE / "optimizer.safetensors"))
+
+
+@torch.no_grad()
+def load_heads(checkpoint: Path, model: PretrainedModel) -> None:
+    """Take up the parameters that only a training needs from an intact checkpoint of the same objective."""
+    if heads := model.training_only_parameters():
+        stored = load_file(checkpoint / _STATE / _HEADS)
+        for name, parameter in heads.items():
+            parameter.copy_(stored[name])
 
 
 def save_model_folder(

@@ -1,8 +1,11 @@
 """Warnings of the report: said where they should be, and not where not."""
 
+import numpy as np
 import pytest
 
-from data_prep.report import warnings, warnings_of_size
+from data_prep.examples.masking import MASKINGS
+from data_prep.examples.pairs import pairs
+from data_prep.report import decoded_examples, warnings, warnings_of_size
 from data_prep.text_checks import TextChecks
 
 SOUND = {
@@ -103,3 +106,16 @@ def test_a_few_documents_share_lines_by_chance():
     for _ in range(9):
         checks.add(["the same line"], b"the same line")
     assert checks.repeated_lines() == []
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_examples_are_shown_with_masks_of_the_kind_that_was_asked_for(masking, shard_of, small_tokenizer):
+    ids = np.random.default_rng(1).choice(np.flatnonzero(small_tokenizer.is_ordinary), 400).astype(np.uint16)
+    shard = shard_of([[20] * 10] * 2, ids)
+    rows = pairs(shard, 96, 1, 0, small_tokenizer.starts_word)
+    shown = decoded_examples(shard, rows, small_tokenizer, masking, 1, 3)
+    for example in shown:
+        tokens, targets = example["input"].split(), len(example["answers"])
+        wanted = max(1, round(0.15 * len(tokens)))
+        assert targets == wanted if masking in ("token", "span") else 1 <= targets <= wanted
+        assert tokens.count("[MASK]") <= targets

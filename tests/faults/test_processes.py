@@ -132,6 +132,39 @@ def test_fewer_examples_than_processes(even_job, tmp_path):
     assert_same_training(three, one)
 
 
+@pytest.fixture(scope="session")
+def span_job(job: Job) -> Job:
+    """With a head that only training has."""
+    return job.changed("--objective=mlm+sbo", "--masking=span")
+
+
+@pytest.mark.slow
+def test_two_processes_learn_span_boundaries_as_one(span_job, tmp_path):
+    job = span_job.changed("--dropout=0", "--optimizer=adamw")
+    one = finish(job, tmp_path / "one", Job.fork)
+    two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
+    assert_same_training(two, one)
+    heads, expected = (load_file(max(out.rglob("heads.safetensors"))) for out in (two, one))
+    assert heads.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(heads[name], expected[name], rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_span_boundaries_are_learned_to_the_bit_through_a_kill(processes, span_job, tmp_path):
+    job = span_job.changed(processes=processes)
+    undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
+    out = tmp_path / "out"
+    seen = Seen(out, job)
+    with job.fork(out, tmp_path / "log") as life:
+        assert life.wait_until(lambda: seen.last()[0] >= 8)
+        life.kill_rank(processes - 1)
+        assert life.wait() != 0
+    finish(job, out, Job.fork)
+    assert differences(out, undisturbed) == []
+
+
 @pytest.mark.slow
 def test_gradients_and_evaluations_of_random_batches_do_not_depend_on_the_processes(material, tmp_path):
     found = {}

@@ -1,5 +1,6 @@
 import math
 from contextlib import nullcontext
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -61,15 +62,15 @@ def test_a_model_scores_the_same_whatever_masking_it_is_trained_with(corpus_file
     # So small a vocabulary cuts most words into pieces.
     prep = PrepSettings(corpus=(str(corpus_file),), vocab_size=128, workers=1)
     prepared = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
-    token, whole_word = (settings_of(prepared, masking=masking) for masking in ("token", "whole-word"))
+    token, *others = (settings_of(prepared, masking=name) for name in ("token", "whole-word", "span", "ngram"))
     model = model_of(prepared, token)
     found = evaluation_of(prepared, token)(model, 40)
-    assert evaluation_of(prepared, whole_word)(model, 40) == found
-    # In training the two do not mask alike.
-    drawn = [make_data(s, prepared, make_objective(s, prepared), World())[1] for s in (token, whole_word)]
+    assert all(evaluation_of(prepared, other)(model, 40) == found for other in others)
+    # In training no two mask alike.
+    drawn = [make_data(s, prepared, make_objective(s, prepared), World())[1] for s in (token, *others)]
     examples = evaluation_of(prepared, token).examples[:40]
-    one, other = (maker.packed(examples).masked_positions for maker in drawn)
-    assert not torch.equal(one, other)
+    masked = [maker.packed(examples).masked_positions for maker in drawn]
+    assert not any(torch.equal(one, other) for one, other in combinations(masked, 2))
 
 
 def test_numbers_equal_a_count_example_by_example(prepared):

@@ -1,5 +1,7 @@
 """What is computed of a GPU's memory; tests/test_trace_gpu.py holds it against traced steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -61,3 +63,9 @@ def test_wider_and_deeper_models_need_more_and_16_bits_less():
     assert peaks == sorted(peaks)
     of_base = [memory("base", precision=precision).peak(8_192) for precision in PRECISIONS]
     assert of_base == sorted(of_base)
+
+
+def test_a_second_head_that_scores_the_vocabulary_needs_its_scores_and_their_gradient():
+    one = memory("base")
+    two, entries = replace(one, heads=2), 0.4 * 8_192 * 30_522
+    assert two.peak(8_192) - one.peak(8_192) == pytest.approx(2 * 2 * entries)

@@ -19,8 +19,8 @@ RULES = MaskingRules(
     starts_word=np.arange(VOCABULARY) < FIRST_CONTINUATION,
     is_ordinary=np.arange(VOCABULARY) >= FIRST_WORD,
 )
-WHOLE = replace(RULES, masking="whole-word")
-modes = pytest.mark.parametrize("rules", [RULES, WHOLE], ids=["token", "whole-word"])
+WHOLE, SPAN, NGRAM = (replace(RULES, masking=masking) for masking in ("whole-word", "span", "ngram"))
+modes = pytest.mark.parametrize("rules", [RULES, WHOLE, SPAN, NGRAM], ids=lambda rules: rules.masking)
 # Words and runs of continuing pieces, short and long; [UNK] is a word like any other.
 pieces = st.lists(
     st.one_of(st.integers(FIRST_WORD, VOCABULARY - 1), st.just(UNK), st.integers(FIRST_CONTINUATION, VOCABULARY - 1)),
@@ -81,7 +81,7 @@ def test_the_number_of_targets_is_exact_in_every_example(examples, salt):
 @pytest.mark.parametrize(("length", "targets"), [(3, 1), (9, 1), (11, 2), (20, 3), (64, 10), (128, 19), (512, 77)])
 def test_numbers_of_targets_in_plain_figures(length, targets):
     ids, types, starts = packed([([FIRST_WORD] * (length - 2), [])])
-    for rules in (RULES, WHOLE):
+    for rules in (RULES, WHOLE, SPAN):
         assert len(mask(ids, types, starts, keys_of([0]), rules)[1]) == targets
 
 
@@ -96,8 +96,9 @@ def test_an_example_without_candidates_has_no_targets(rules):
 def test_padding_is_never_masked(rules):
     ids, types, starts = packed([([FIRST_WORD] * 3 + [PAD] * 60, [])])
     _, positions, labels = mask(ids, types, starts, keys_of([0]), rules)
-    assert positions.tolist() == [1, 2, 3]
-    assert labels.tolist() == [FIRST_WORD] * 3
+    assert labels.tolist() == [FIRST_WORD] * len(positions)
+    # An n-gram that meets another is passed over.
+    assert set(positions.tolist()) <= {1, 2, 3} if rules is NGRAM else positions.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -181,8 +182,18 @@ def test_another_key_masks_other_tokens(rules):
             [1, 2, 3, 13, 22, 35, 36, 44, 57, 63, 67, 68, 81, 84, 104, 113, 114, 116],
             [4, 4, 4, 4, 4, 4, 4, 4, 4, 21, 4, 4, 4, 12, 4, 4, 4, 4],
         ),
+        (
+            SPAN,
+            [13, 14, 15, 16, 17, 18, 35, 36, 57, 73, 74, 81, 82, 104, 105, 106, 107, 108],
+            [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4],
+        ),
+        (
+            NGRAM,
+            [1, 2, 3, 13, 14, 15, 35, 36, 57, 63, 64, 65, 81, 84, 85, 86, 104, 116],
+            [4, 4, 4, 4, 4, 4, 4, 4, 4, 21, 4, 26, 4, 12, 4, 32, 4, 4],
+        ),
     ],
-    ids=["token", "whole-word"],
+    ids=lambda value: getattr(value, "masking", None),
 )
 def test_masks_are_frozen(rules, places, shown):
     batch = packed([([8, 24, 25, 9, 10, 26, 11, 12, 27] * 4, [13, 28, 14, 15] * 5)] * 2)
@@ -268,5 +279,5 @@ def test_rules_of_a_tokenizer(small_tokenizer):
 
 @pytest.mark.parametrize("masking", ["whole_word", "Token", ""])
 def test_an_unknown_masking_is_refused(masking, small_tokenizer):
-    with pytest.raises(PrepError, match="use token or whole-word"):
+    with pytest.raises(PrepError, match="use token, whole-word, span, ngram"):
         MaskingRules.of(small_tokenizer, masking)

@@ -1,6 +1,7 @@
 """The static export, opened by `datasets` and fed to models of transformers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_every_copy_has_masks_of_its_own(opened, unmasked):
     assert same < 0.1 * len(first)
 
 
-@pytest.mark.parametrize("masking", ["token", "whole-word"])
+@pytest.mark.parametrize("masking", ["token", "whole-word", "ngram"])
 def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_path, masking):
     """With whole words a word seldom has a mask on a part of it only (runs of over ten, lone long words)."""
     settings = ExampleSettings(sequence_length=LENGTH, masking=masking, seed=3)
@@ -108,7 +109,18 @@ def test_the_masking_asked_for_is_the_one_written(shards, small_tokenizer, tmp_p
     here, after = labels[:, :-1] != -100, labels[:, 1:] != -100
     torn = (~small_tokenizer.starts_word[plain[:, 1:]]) & (here != after) & (plain[:, :-1] > 4) & (plain[:, 1:] > 4)
     share = torn.any(axis=1).mean()
-    assert share < 0.5 if masking == "whole-word" else share > 0.8
+    assert share > 0.8 if masking == "token" else share < 0.5
+
+
+def test_spans_are_written_as_runs_of_tokens(shards, small_tokenizer, tmp_path):
+    def runs_a_row(masking):
+        out = tmp_path / masking
+        write_static_copies(out, lambda: shards, small_tokenizer, replace(SETTINGS, masking=masking), 1)
+        table = load_from_disk(str(out / "static_masks")).with_format("numpy")[:]
+        is_masked = table["labels"] != -100
+        return (is_masked[:, 1:] & ~is_masked[:, :-1]).sum(1).mean()
+
+    assert runs_a_row("span") < 0.6 * runs_a_row("token")
 
 
 @pytest.mark.parametrize("size", [1, 64])

@@ -1,0 +1,132 @@
+"""The choice of several words in a row: the spans of SpanBERT and the n-grams of ALBERT."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from . import Bools, Ints, Keys
+from .choice import Choice, Targets, runs
+from .random_keys import uniform
+
+Shares = npt.NDArray[np.float64]
+
+
+def _normalised(shares: Shares) -> Shares:
+    return shares / shares.sum()
+
+
+SPAN_SHARES = _normalised(0.2 * 0.8 ** np.arange(10.0))
+"""How probable spans of 1 to 10 words are: a geometric distribution, cut off and normalised again."""
+NGRAM_SHARES = _normalised(1 / np.arange(1.0, 4.0))
+"""How probable n-grams of 1 to 3 words are."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a packed batch, W of them. A special token is a word here, too."""
+
+    first: Ints
+    """[W + 1], the first token of each, then T."""
+    of: Ints
+    """[T], the word of each token."""
+    limit: Ints
+    """[W], the special token behind the segment of each word; that of a special token is itself."""
+
+    @classmethod
+    def of_batch(cls, choice: Choice) -> Self:
+        """The words between those tokens that are no candidates."""
+        is_start = choice.word_starts()
+        starts = np.flatnonzero(is_start)
+        special = np.append(np.flatnonzero(~choice.is_candidate[starts]), len(starts))
+        limit = special[np.searchsorted(special, np.arange(len(starts)))]
+        return cls(np.append(starts, len(is_start)), np.cumsum(is_start) - 1, limit)
+
+
+def lengths(key: Keys, shares: Shares) -> Ints:
+    """A number of words, from 1 on, for each key, with these probabilities: int64 like `key`."""
+    return 1 + np.searchsorted(np.cumsum(shares)[:-1], uniform(key), side="right")
+
+
+def choose_spans(choice: Choice) -> Targets:
+    """Spans of whole words until as many tokens are chosen as are wanted (Joshi et al. 2020, section 3.1).
+
+    A span begins at the word of a token that is drawn among those not yet chosen, and ends with its segment at the
+    latest. The last one is cut off where there are enough. Spans that touch are one, and are replaced alike.
+    """
+    words, candidates = Words.of_batch(choice), np.flatnonzero(choice.is_candidate)  # [K]
+    # Tokens in random order, but for those already chosen: each next one is any of the rest with equal probability.
+    order, begins, count = choice.shuffled(candidates)
+    anchor = candidates[order]
+    word = words.of[anchor]
+    end = np.minimum(word + lengths(choice.draws("span length", anchor), SPAN_SHARES), words.limit[word])
+    first = words.first[word]
+    size = words.first[end] - first
+    left, is_chosen = choice.wanted.copy(), np.zeros(len(choice.input_ids), dtype=bool)
+    for rank in range(int(count.max(initial=0))):
+        active = np.flatnonzero((count > rank) & (left > 0))
+        if not len(active):
+            break
+        place = begins[active] + rank
+        is_free = ~is_chosen[anchor[place]]
+        active, place = active[is_free], place[is_free]
+        left[active] -= _add(is_chosen, first[place], size[place], left[active])
+    places = np.flatnonzero(is_chosen)
+    return Targets(places, run_starts(places))
+
+
+def _add(is_chosen: Bools, first: Ints, size: Ints, most: Ints) -> Ints:
+    """Choose those tokens of spans [S] that are not chosen yet, the first `most` [S] of each; how many were added [S].
+
+    Args:
+        is_chosen: [T], changed in place.
+    """
+    tokens, ends = runs(first, size), np.cumsum(size)
+    added = np.append(0, np.cumsum(~is_chosen[tokens]))
+    before = added[ends - size]  # [S]
+    is_chosen[tokens[added[1:] - np.repeat(before, size) <= np.repeat(most, size)]] = True
+    return np.minimum(added[ends] - before, most)
+
+
+def run_starts(places: Ints) -> Ints:
+    """The first place of the run that each of these ascending places is in: [M]."""
+    is_first = np.diff(places, prepend=-2) != 1
+    return places[is_first][np.cumsum(is_first) - 1]
+
+
+def choose_ngrams(choice: Choice) -> Targets:
+    """N-grams of up to three whole words in the order of the keys of their first ones, up to as many tokens as are
+    wanted (Lan et al. 2020, section 4.2, and the code of its authors).
+
+    An n-gram that does not fit is shortened, word by word; one that does not fit at all, or meets another, is passed
+    over. Each token is replaced by a draw of its own. Where nothing fits, the first word gives as many pieces as are
+    wanted.
+    """
+    words, wanted = Words.of_batch(choice), choice.wanted
+    candidates = np.flatnonzero(words.limit > np.arange(len(words.limit)))  # [C]
+    order, begins, count = choice.shuffled(words.first[candidates])
+    word = candidates[order]
+    first = words.first[word]
+    length = lengths(choice.draws("n-gram length", first), NGRAM_SHARES)
+    steps = np.arange(len(NGRAM_SHARES))[:, None]
+    end = np.minimum(word + 1 + steps, words.limit[word])  # [3, C]
+    size = words.first[end] - first  # [3, C]
+    left, is_taken = wanted.copy(), np.zeros(len(words.first) + len(steps), dtype=bool)
+    for rank in range(int(count.max(initial=0))):
+        active = np.flatnonzero((count > rank) & (left > 0))
+        if not len(active):
+            break
+        place = begins[active] + rank
+        fitting = np.minimum((size[:, place] <= left[active]).sum(0), length[place])
+        active, place, n = active[fitting > 0], place[fitting > 0], fitting[fitting > 0]
+        inside = word[place] + steps  # [3, active]
+        is_inside = inside < end[n - 1, place]
+        is_free = ~(is_taken[inside] & is_inside).any(0)
+        is_taken[inside[is_inside & is_free]] = True
+        left[active[is_free]] -= size[n - 1, place][is_free]
+    is_chosen = is_taken[words.of]
+    nothing = np.flatnonzero((left == wanted) & (wanted > 0))
+    is_chosen[runs(first[begins[nothing]], wanted[nothing])] = True
+    places = np.flatnonzero(is_chosen)
+    return Targets(places, places)
