@@ -96,7 +96,7 @@ class ExampleSettings:
     sequence_length: int | tuple[int, ...] = 128
     """Most tokens of an example, special tokens included. In training also several: 128,512."""
     masking: Literal["token", "whole-word", "span", "ngram"] = "token"
-    """What is masked together; in held-out text single tokens."""
+    """What is masked together; in held-out text tokens."""
     seed: int = 1
     """Seed of every random decision."""
 
