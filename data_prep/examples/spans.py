@@ -31,17 +31,20 @@ class Words:
     """[W + 1], the first token of each, then T."""
     of: Ints
     """[T], the word of each token."""
-    limit: Ints
-    """[W], the special token behind the segment of each word; that of a special token is itself."""
+    special: Ints
+    """Which of them are special tokens, ascending, then W."""
 
     @classmethod
     def of_batch(cls, choice: Choice) -> Self:
-        """The words between those tokens that are no candidates."""
+        """The words between those tokens that are no candidates, which are special."""
         is_start = choice.word_starts()
         starts = np.flatnonzero(is_start)
         special = np.append(np.flatnonzero(~choice.is_candidate[starts]), len(starts))
-        limit = special[np.searchsorted(special, np.arange(len(starts)))]
-        return cls(np.append(starts, len(is_start)), np.cumsum(is_start) - 1, limit)
+        return cls(np.append(starts, len(is_start)), np.cumsum(is_start) - 1, special)
+
+    def behind(self, word: Ints, count: Ints) -> Ints:
+        """The word behind `count` words from each of these on, in its segment: where that ends, the special token."""
+        return np.minimum(word + count, self.special[np.searchsorted(self.special, word)])
 
 
 def lengths(key: Keys, shares: Shares) -> Ints:
@@ -58,30 +61,30 @@ def choose_spans(choice: Choice) -> Targets:
     words, candidates = Words.of_batch(choice), np.flatnonzero(choice.is_candidate)  # [K]
     # Tokens in random order, but for those already chosen: each next one is any of the rest with equal probability.
     order, begins, count = choice.shuffled(candidates)
-    anchor = candidates[order]
-    word = words.of[anchor]
-    end = np.minimum(word + lengths(choice.draws("span length", anchor), SPAN_SHARES), words.limit[word])
-    first = words.first[word]
-    size = words.first[end] - first
+    anchors = candidates[order]
     left, is_chosen = choice.wanted.copy(), np.zeros(len(choice.input_ids), dtype=bool)
     for rank in range(int(count.max(initial=0))):
         active = np.flatnonzero((count > rank) & (left > 0))
         if not len(active):
             break
-        place = begins[active] + rank
-        is_free = ~is_chosen[anchor[place]]
-        active, place = active[is_free], place[is_free]
-        left[active] -= _add(is_chosen, first[place], size[place], left[active])
+        anchor = anchors[begins[active] + rank]
+        is_free = ~is_chosen[anchor]
+        active, anchor = active[is_free], anchor[is_free]
+        word = words.of[anchor]
+        end = words.behind(word, lengths(choice.draws("span length", anchor), SPAN_SHARES))
+        left[active] -= _add(is_chosen, words.first[word], words.first[end], left[active])
     places = np.flatnonzero(is_chosen)
     return Targets(places, run_starts(places))
 
 
-def _add(is_chosen: Bools, first: Ints, size: Ints, most: Ints) -> Ints:
+def _add(is_chosen: Bools, first: Ints, end: Ints, most: Ints) -> Ints:
     """Choose those tokens of spans [S] that are not chosen yet, the first `most` [S] of each; how many were added [S].
 
     Args:
         is_chosen: [T], changed in place.
+        first, end: the first token of each span, and the one behind it.
     """
+    size = end - first
     tokens, ends = runs(first, size), np.cumsum(size)
     added = np.append(0, np.cumsum(~is_chosen[tokens]))
     before = added[ends - size]  # [S]
@@ -104,29 +107,26 @@ def choose_ngrams(choice: Choice) -> Targets:
     wanted.
     """
     words, wanted = Words.of_batch(choice), choice.wanted
-    candidates = np.flatnonzero(words.limit > np.arange(len(words.limit)))  # [C]
+    candidates = np.flatnonzero(choice.is_candidate[words.first[:-1]])  # [C]
     order, begins, count = choice.shuffled(words.first[candidates])
-    word = candidates[order]
-    first = words.first[word]
-    length = lengths(choice.draws("n-gram length", first), NGRAM_SHARES)
-    steps = np.arange(len(NGRAM_SHARES))[:, None]
-    end = np.minimum(word + 1 + steps, words.limit[word])  # [3, C]
-    size = words.first[end] - first  # [3, C]
+    starts, steps = candidates[order], np.arange(len(NGRAM_SHARES))[:, None]
     left, is_taken = wanted.copy(), np.zeros(len(words.first) + len(steps), dtype=bool)
     for rank in range(int(count.max(initial=0))):
         active = np.flatnonzero((count > rank) & (left > 0))
         if not len(active):
             break
-        place = begins[active] + rank
-        fitting = np.minimum((size[:, place] <= left[active]).sum(0), length[place])
-        active, place, n = active[fitting > 0], place[fitting > 0], fitting[fitting > 0]
-        inside = word[place] + steps  # [3, active]
-        is_inside = inside < end[n - 1, place]
-        is_free = ~(is_taken[inside] & is_inside).any(0)
+        word = starts[begins[active] + rank]
+        first, end = words.first[word], words.behind(word, 1 + steps)  # [3, active]
+        size = words.first[end] - first  # [3, active]
+        drawn = lengths(choice.draws("n-gram length", first), NGRAM_SHARES)
+        n = np.minimum((size <= left[active]).sum(0), drawn)
+        inside, columns = word + steps, np.arange(len(word))
+        is_inside = (steps < n) & (inside < end[n - 1, columns])
+        is_free = (n > 0) & ~(is_taken[inside] & is_inside).any(0)
         is_taken[inside[is_inside & is_free]] = True
-        left[active[is_free]] -= size[n - 1, place][is_free]
+        left[active] -= np.where(is_free, size[n - 1, columns], 0)
     is_chosen = is_taken[words.of]
     nothing = np.flatnonzero((left == wanted) & (wanted > 0))
-    is_chosen[runs(first[begins[nothing]], wanted[nothing])] = True
+    is_chosen[runs(words.first[starts[begins[nothing]]], wanted[nothing])] = True
     places = np.flatnonzero(is_chosen)
     return Targets(places, places)

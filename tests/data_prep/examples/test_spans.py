@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chi2_contingency, chisquare, geom
 
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.random_keys import keys
-from data_prep.examples.spans import NGRAM_SHARES, SPAN_SHARES
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 FIRST_WORD, FIRST_CONTINUATION, VOCABULARY = 8, 24, 40
@@ -22,6 +21,8 @@ SPAN = MaskingRules(
     masking="span",
 )
 NGRAM = replace(SPAN, masking="ngram")
+SPAN_SHARES = geom(0.2).pmf(np.arange(1, 11)) / geom(0.2).cdf(10)
+NGRAM_SHARES = np.array([6, 3, 2]) / 11
 shares_of_targets = st.sampled_from([0.15, 0.4, 0.9])
 # Words and runs of continuing pieces, short and long, in one segment or two.
 pieces = st.lists(
