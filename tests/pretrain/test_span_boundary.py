@@ -220,7 +220,7 @@ def test_masked_words_are_scored_on_the_same_tokens_as_in_every_run(prepared):
 
 
 def arguments(prepared, out, **options):
-    given = {"prepared": prepared.folder, "out": out, "budget": "24steps", "preset": "tiny", "sequence-length": 48}
+    given = {"prepared": prepared.folder, "out": out, "budget": "16steps", "preset": "tiny", "sequence-length": 48}
     given |= {"batch-size": 8, "log-every": 4, "evaluations": 2, "device": "cpu", "precision": "fp32"}
     given |= {"objective": "mlm+sbo", "masking": "span", "checkpoint-every": "8steps", "keep-checkpoints": 9} | options
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
@@ -236,13 +236,13 @@ def finished(prepared, tmp_path_factory):
 def test_a_batch_is_learned_by_heart(prepared, examples, objective):
     batch, model = batch_of(prepared, examples), tiny(prepared)
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
-    for _ in range(60):
+    for _ in range(40):
         optimizer.zero_grad()
         loss = objective.loss_sums(model, batch)["sbo"] / objective.counts(batch)["sbo"]
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-    assert losses[-1] < 0.3 * losses[0]
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_a_run_says_what_it_learned(finished):
@@ -273,7 +273,7 @@ def test_it_goes_on_to_the_bit_with_its_head(finished, prepared, tmp_path):
         if checkpoint.name > "step-00000008":
             shutil.rmtree(checkpoint)
     assert main(arguments(prepared, stopped)) == 0
-    last = "checkpoints/step-00000024/training_state"
+    last = "checkpoints/step-00000016/training_state"
     for name in (
         "final/model.safetensors",
         *(f"{last}/{n}.safetensors" for n in ("heads", "optimizer")),
@@ -309,14 +309,14 @@ def test_other_maskings_are_refused_before_anything_is_written(masking, prepared
 
 def test_a_run_does_not_go_on_with_another_objective(finished, prepared, tmp_path, capsys):
     out = shutil.copytree(finished, tmp_path / "run")
-    assert main(arguments(prepared, out, objective="mlm", budget="32steps")) == 2
+    assert main(arguments(prepared, out, objective="mlm", budget="24steps")) == 2
     assert "objective: mlm+sbo before, mlm now" in capsys.readouterr().err
 
 
 def test_spans_without_their_boundaries_train_as_well(prepared, tmp_path):
     for masking, objective in (("span", "mlm"), ("ngram", "mlm+nsp")):
         out = tmp_path / masking
-        assert main(arguments(prepared, out, budget="4steps", masking=masking, objective=objective)) == 0
+        assert main(arguments(prepared, out, budget="2steps", masking=masking, objective=objective)) == 0
         assert not list(out.rglob("heads.safetensors"))
         assert "sbo_loss" not in json.loads((out / "results.json").read_text())["validation"]
 
