@@ -1,11 +1,13 @@
 """The span boundary objective (Joshi et al. 2020, section 3.2) beside what word frequencies alone reach.
 
 Each token of a masked span is predicted from the states of the two tokens beside the span and from how far inside it
-is. Masked tokens in a row are one span, whatever chose them: single ones of held-out text are spans of one token.
+is. Masked tokens in a row are one span. Held-out text is masked twice: the tokens that every run is scored on, and
+spans.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -70,24 +72,35 @@ def _most(places: Ints, starts: np.ndarray) -> int:
 
 @dataclass(kw_only=True)
 class SpanBatch(PretrainingBatch):
-    """A packed batch with what is to be predicted from the boundaries of its spans."""
+    """A packed batch with what is to be predicted from the boundaries of spans: its own, or those of a copy."""
 
-    spans: Spans
+    spans: Spans | None = None
+    span_copy: "SpanBatch | None" = None
+    """The same examples with masked spans, where this batch has other masks."""
+
+    @property
+    def in_spans(self) -> "SpanBatch":
+        """The batch whose spans are predicted."""
+        return self.span_copy or self
 
 
 class SpanBatchMaker(BatchMaker):
-    """Makes batches that know their spans."""
+    """Makes batches that know their spans. With another masking they have a copy with masked spans."""
 
     def packed(self, examples: Examples) -> SpanBatch:
-        """One masked packed batch of these examples, with its spans."""
-        return self._with_spans(super().packed(examples))
+        """One masked packed batch of these examples."""
+        return self._finished(super().packed(examples), lambda maker: maker.packed(examples))
 
     def nothing(self) -> SpanBatch:
         """A batch without a target."""
-        return self._with_spans(super().nothing())
+        return self._finished(super().nothing(), SpanBatchMaker.nothing)
 
-    def _with_spans(self, batch: PretrainingBatch) -> SpanBatch:
-        return SpanBatch(**vars(batch), spans=Spans.of(batch, self.rules.fixed_ids))
+    def _finished(self, batch: PretrainingBatch, make: Callable[["SpanBatchMaker"], SpanBatch]) -> SpanBatch:
+        if self.rules.masking == "span":
+            return SpanBatch(**vars(batch), spans=Spans.of(batch, self.rules.fixed_ids))
+        of_copies = copy(self)
+        of_copies.rules = replace(self.rules, masking="span")
+        return SpanBatch(**vars(batch), span_copy=make(of_copies))
 
 
 class SpanBoundaryHead(nn.Module):
@@ -148,7 +161,8 @@ class SpanBoundary(Part):
     """SBO: the tokens of masked spans, from their boundaries.
 
     Its results are sbo_loss (nats), sbo_accuracy, and what word frequencies alone reach on the same targets:
-    sbo_unigram_entropy and sbo_most_frequent_accuracy. There are none where no span has targets.
+    sbo_unigram_entropy and sbo_most_frequent_accuracy. They are of masked spans, in held-out text of spans that never
+    change. There are none where no span has targets.
 
     Args:
         unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
@@ -168,7 +182,7 @@ class SpanBoundary(Part):
 
     def targets(self, batch: SpanBatch) -> Tensor:
         """int64 [B], all of them targets."""
-        return batch.masked_targets[batch.spans.masked]
+        return batch.in_spans.masked_targets[batch.in_spans.spans.masked]
 
     def modules(self, model: BertForPreTraining) -> list[nn.Module]:
         """The head; its output matrix is the word embedding."""
@@ -228,7 +242,11 @@ class SpanBoundaryObjective(PretrainingObjective):
         return with_span_boundary_head(family.pretraining)
 
     def scores(self, model: BertForPreTraining, batch: SpanBatch) -> SpanScores:
-        """The last layer is computed for masked positions and boundaries, each head for what it reads."""
+        """The last layer is computed for masked positions and boundaries, each head for what it reads; of a batch with
+        a copy, words in one pass and spans in another."""
+        if batch.span_copy is not None:
+            of_batch = super().scores(model, batch)
+            return SpanScores(of_batch.words, of_batch.pair, self.scores(model, batch.span_copy).spans)
         spans, entries = batch.spans, None if batch.entries is None else batch.entries.ids
         read = torch.cat([batch.masked_positions, spans.boundaries])  # [M + E]
         encoded = model.bert.encode(batch, at=read, most_at=spans.most_read)
