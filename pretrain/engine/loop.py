@@ -185,7 +185,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
                 run.save(batches.position)
             stop_if_asked(run)
             used = run.amount_used()
-            run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(used), used)
+            run.learner.optimizer.set_learning_rate(run.settings.peak * run.schedule(used), run.used())
             unread.append(timed_step(run.learner, batches, run.threads, run.progressed()))
             run.counters.epochs = batches.epochs
             run.agree()

@@ -20,6 +20,8 @@ _REST_SHARE = 0.65
 # Of the peak of a fresh model, for one that continues (not measured).
 _TRAINED_SHARE = 0.1
 _BETAS, _EPSILON = (0.9, 0.999), 1e-6
+# Less than this share of the budget before its time a layer begins: a sixth of six epochs may come out as 0.99999.
+_ROUNDING = 1e-9
 
 
 def peak_learning_rate(optimizer: str, hidden_size: int, is_trained: bool = False) -> float:
@@ -68,8 +70,8 @@ class DepthRates:
         return self.num_layers + 1 if ".embeddings." in f".{name}" else 0
 
     def share(self, below: int, used: float) -> float:
-        """The share at this depth when `used` of the budget is used up."""
-        if below and used < self.unfrozen * below / (self.num_layers + 1):
+        """The share at this depth when this share of the budget is used up."""
+        if below and used < self.unfrozen * below / (self.num_layers + 1) - _ROUNDING:
             return 0.0
         return self.decay**below
 
@@ -136,7 +138,7 @@ class Optimizer:
         """Set the current learning rate; beside Muon, everything but the matrices takes 0.65 of it.
 
         Args:
-            used: of the budget, for rates by depth.
+            used: share of the budget, for rates by depth.
         """
         self.learning_rate = value
         for part, share in zip(self.parts, self._shares, strict=False):
