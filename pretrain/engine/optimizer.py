@@ -19,7 +19,7 @@ _PEAK = {"adamw": (1e-3, 0.75), "muon": (3.6e-3, 0.75)}
 _REST_SHARE = 0.65
 # Of the peak of a fresh model, for one that continues (not measured).
 _TRAINED_SHARE = 0.1
-_BETAS, _EPSILON = (0.9, 0.999), 1e-6
+_BETA1, _EPSILON = 0.9, 1e-6
 # Less than this share of the budget before its time a layer begins: a sixth of six epochs may come out as 0.99999.
 _ROUNDING = 1e-9
 
@@ -103,6 +103,7 @@ class Optimizer:
         learning_rate: the peak; `set_learning_rate` sets the current one.
         dtype: what Muon's iterations compute in (see `muon.Muon`).
         rates: by depth; None: one for all.
+        beta2: of AdamW, for the mean of squared gradients.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Optimizer:
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
         rates: DepthRates | None = None,
+        beta2: float = 0.999,
     ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -124,7 +126,8 @@ class Optimizer:
             for is_decayed in (True, False):
                 chosen = [p for p in named.values() if (id(p) in decay) == is_decayed]
                 groups.append({"params": chosen, "weight_decay": weight_decay if is_decayed else 0.0, "below": below})
-        self.parts: list[AdamW | Muon] = [AdamW(groups, lr=learning_rate, betas=_BETAS, eps=_EPSILON, fused=True)]
+        betas = (_BETA1, beta2)
+        self.parts: list[AdamW | Muon] = [AdamW(groups, lr=learning_rate, betas=betas, eps=_EPSILON, fused=True)]
         if matrices:
             by = [{"params": list(named.values()), "below": b} for b, named in by_depth(matrices, rates).items()]
             self.parts.append(Muon(by, learning_rate, weight_decay, dtype=dtype))

@@ -18,6 +18,7 @@ _RANGES = {
     "warmup": (0, 0.9),
     "dropout": (0, 0.9),
     "weight_decay": (0, 1),
+    "adam_beta2": (0.5, 0.99999),
     "clip_norm": (1e-6, 1e6),
 }
 
@@ -27,8 +28,8 @@ class LoopSettings:
     """How a model is trained: the same for pretraining and fine-tuning. `auto` is resolved once and written down."""
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-                          "dropout"),
+        "how it learns": ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay",
+                          "adam_beta2", "clip_norm", "dropout"),
         "the machine": ("device", "precision", "micro_batch_tokens", "threads"),
         "while it runs": ("evaluations", "checkpoint_every", "keep_checkpoints", "log_every", "resume",
                           "detect_anomaly"),
@@ -46,6 +47,8 @@ class LoopSettings:
     """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
+    adam_beta2: float = 0.999
+    """Decay of AdamW's mean of squared gradients, also beside muon; RoBERTa has 0.98."""
     clip_norm: float = 1.0
     """Largest norm of the gradient, over all parameters together."""
     schedule: ScheduleKind = "linear"

@@ -49,7 +49,7 @@ class Learner:
     """All that `step` needs, and what it changes.
 
     Args:
-        settings: resolved ones: device, precision, optimizer and its learning rate, `clip_norm`.
+        settings: resolved ones: device, precision, the optimizer with its numbers, `clip_norm`.
         model: is moved to the device, in training mode.
         seed: decides the dropout.
         counters: those of the steps so far, which go on.
@@ -67,8 +67,9 @@ class Learner:
         self.loss_sums = self.world.parallel(LossSums(model, objective))
         self.precision = Precision(settings.device, settings.precision)
         self.optimizer = Optimizer(
-            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype, rates
-        )
+            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype, rates,
+            settings.adam_beta2,
+        )  # fmt: skip
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
         self.steps_behind = steps_behind(self.device)

@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished, pre
     assert main(arguments(prepared, tmp_path / "again")) == 0
     assert rows(tmp_path / "again") == rows(finished)
     assert same_weights(tmp_path / "again", finished)
-    for name, change in (("seed", {"seed": 2}), ("rate", {"learning-rate": 0.001})):
+    for name, change in (("seed", {"seed": 2}), ("rate", {"learning-rate": 0.001}), ("beta2", {"adam-beta2": 0.9})):
         assert main(arguments(prepared, tmp_path / name, **change)) == 0
         assert not same_weights(tmp_path / name, finished)
 

@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 import torch
 
@@ -136,6 +138,15 @@ def test_layers_begin_to_learn_one_after_the_other(model):
             assert torch.equal(model.get_parameter(name), before[name]) == (used < begins), (name, used)
 
 
+def test_a_layer_begins_with_its_epoch_whatever_the_share_comes_out_as():
+    """One layer an epoch, for any number of layers and of epochs."""
+    for layers, more in product(range(1, 25), range(1, 9)):
+        epochs = layers + 1 + more
+        rates = DepthRates(layers, unfrozen=(layers + 1) / epochs)
+        for below, epoch in product(range(layers + 2), range(epochs)):
+            assert (rates.share(below, epoch / epochs) == 1.0) == (epoch >= below), (layers, epochs, below, epoch)
+
+
 def test_clipping_is_by_the_norm_of_all_gradients_together(model):
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -151,3 +162,22 @@ def test_the_default_peak_falls_with_width():
     for kind in ("adamw", "muon"):
         peaks = [peak_learning_rate(kind, hidden) for hidden in (128, 256, 512, 768, 1024)]
         assert peaks == sorted(peaks, reverse=True)
+
+
+def test_beta2_is_that_of_adamw(model):
+    """Beside torch's own optimizer without decay, over three steps."""
+    import copy
+
+    twin = copy.deepcopy(model)
+    ours = Optimizer(model, "adamw", 1e-2, 0.0, beta2=0.9)
+    theirs = torch.optim.AdamW(twin.parameters(), lr=1e-2, betas=(0.9, 0.9), eps=1e-6, weight_decay=0.0)
+    usual = Optimizer(other := copy.deepcopy(model), "adamw", 1e-2, 0.0)
+    for step in range(3):
+        for owner, optimizer in ((model, ours), (twin, theirs), (other, usual)):
+            draw = torch.Generator().manual_seed(step)
+            for parameter in owner.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=draw)
+            optimizer.step()
+    for one, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(model.nsp_head.weight, other.nsp_head.weight, atol=1e-4)
