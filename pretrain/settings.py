@@ -21,7 +21,7 @@ class PretrainSettings(LoopSettings):
     groups: ClassVar = {
         "what to train": ("out", "budget", "preset", "family", "init_from", "prepared", "objective", "dry_run"),
         **LoopSettings.groups,
-        "pairs and masks": ("length_shares", "mask_share", "softmax"),
+        "pairs and masks": ("packing", "length_shares", "mask_share", "softmax"),
     }
 
     out: str = "auto"
@@ -39,6 +39,8 @@ class PretrainSettings(LoopSettings):
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sbo"] = "mlm+nsp"
     """Masked words, and next sentences or span boundaries."""
+    packing: Literal["windows", "full-sentences"] = "windows"
+    """What an example is cut from: one document, or sentences in a row over document ends, as many as fit."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
@@ -84,6 +86,13 @@ class PretrainSettings(LoopSettings):
             if share != "auto" and not 0.01 <= share <= 0.9:
                 raise PretrainError(f"--mask-share {share} is out of range: give 0.01 to 0.9")
 
+    def _check_packing(self) -> None:
+        if self.packing == "full-sentences" and self.next_sentence:
+            raise PretrainError(
+                f"--packing full-sentences makes no pairs, which --objective {self.objective} learns from: give "
+                "--objective mlm too"
+            )
+
     def _check_lengths(self) -> None:
         count, shares = len(self.examples.lengths), self.length_shares
         if isinstance(self.batch_size, tuple) and len(self.batch_size) != count:
@@ -108,6 +117,7 @@ class PretrainSettings(LoopSettings):
         self._check_masking()
         self._check_lengths()
         self._check_mask_share()
+        self._check_packing()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

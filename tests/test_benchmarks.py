@@ -1,11 +1,14 @@
 """The benchmarks start, and commands that documents print for them name options that they have."""
 
+import contextlib
 import importlib
+import io
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "parse_args()" in path.read_text()]
@@ -89,3 +92,33 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
     monkeypatch.setattr(experiments, "RUNS", small)
     monkeypatch.setattr(published, "RUNS", small)
     assert not results.of("model")
+
+
+def test_roberta_s_recipe_is_measured_as_the_recipe_has_it(monkeypatch):
+    """But for the size of the model and the budget, which are those of all relatives, and the corpus."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    _, measured = importlib.import_module("experiments").RELATIVES["articles_roberta"]
+    pretrain = importlib.import_module("pretrain.run")
+    stated = yaml.safe_load((ROOT / "recipes" / "roberta.yaml").read_text())
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert pretrain.main([*measured.split(), "--print-config"]) == 0
+    found = yaml.safe_load(printed.getvalue())
+    differs = {name for name, value in stated.items() if found[name] != value}
+    assert differs == {"budget", "preset", "vocab_size"}
+
+
+def test_the_table_of_relatives_has_means_over_the_seeds_and_what_is_not_measured(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    published, experiments = map(importlib.import_module, ("published", "experiments"))
+    results = published.Results(tmp_path / "results.jsonl")
+    for seed, loss in zip(experiments.SEEDS, (3.0, 3.2, 3.4), strict=True):
+        validation = {"mlm_loss": loss, "nsp_accuracy": None, "sop_accuracy": 0.8, "sop_majority": 0.505}
+        found = {"validation": validation, "tokens": 1000 * seed, "seconds": 0.5, "parameters": 12_345_678}
+        results.add(f"articles_mlm_10m_{seed}", found, "a machine")
+    header, *rows = published.relatives(results)
+    assert len(rows) == len(experiments.RELATIVES) and all(len(row) == len(header) for row in rows)
+    (measured,) = (row for row in rows if row[1] != published.NOT_MEASURED)
+    assert measured[0].startswith("masked words alone")
+    assert measured[1:5] == ["3.20 ± 0.20", "SOP 80.0 % (50.5 %)", "12.3 M", "4,000"]
+    assert set(measured[5:]) == {published.NOT_MEASURED}

@@ -21,6 +21,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from data_prep import PreparedCorpus, UserError, prepare
 from data_prep.text import builtin
@@ -115,6 +116,34 @@ def test_a_script_of_cells_runs_from_another_folder(tmp_path):
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("tokens to learn from\n") == 1
     assert re.search(r"^[ab]: Draw a line", found.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_three_steps_follow_each_other_and_go_on(owner, tmp_path, capsys, monkeypatch):
+    """recipes/three_steps.py: each model begins with the one before, with words of the domain added to it."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    spec = importlib.util.spec_from_file_location("three_steps", ROOT / "recipes" / "three_steps.py")
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    given = {"general": owner / "notes", "domain": owner / "notes", "train": owner / "labels.csv",
+             "test": owner / "test.csv", "out": tmp_path / "run", "general-budget": "2steps", "domain-budget": "2steps",
+             "preset": "tiny", "extend-vocab": 20}  # fmt: skip
+    assert recipe.main([f"--{name}={value}" for name, value in given.items()]) == 0
+    general, domain, task = (tmp_path / "run" / name for name in ("1-general", "2-domain", "3-task"))
+    sizes = [len((step / "final" / "vocab.txt").read_text().splitlines()) for step in (general, domain, task)]
+    assert sizes[1] == sizes[2] == sizes[0] + 20
+    settings = yaml.safe_load((task / "settings.yaml").read_text())
+    # Two layers: the head, the layers, the embeddings, and three epochs of all.
+    assert settings["budget"] == "6epochs" and settings["unfreeze"] == pytest.approx(3 / 6)
+    assert settings["layer_decay"] == pytest.approx(1 / 2.6) and settings["warmup"] == 0.1
+    assert settings["model"] == str(domain / "final")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")}
+    capsys.readouterr()
+    assert recipe.main([f"--{name}={value}" for name, value in given.items()]) == 0
+    assert capsys.readouterr().out.count("finished") == 3
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")} == before
+    assert recipe.main([f"--{name}={value}" for name, value in (given | {"general": "nowhere"}).items()]) == 2
+    assert "nowhere" in capsys.readouterr().err
 
 
 # --- what a call takes

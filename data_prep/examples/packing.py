@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +31,33 @@ class Examples:
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, rows: slice | Ints | Bools) -> "Examples":
+    def __getitem__(self, rows: slice | Ints | Bools) -> Self:
         """The rows chosen by a slice, an index array or a mask."""
-        return Examples(**{name: column[rows] for name, column in vars(self).items()})
+        return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
     @classmethod
     def of(cls, shard_index: int, rows: Pairs, key: Keys) -> "Examples":
         return cls(np.full(len(rows), shard_index), **rows.columns(), key=key)
 
-    @classmethod
-    def concatenate(cls, parts: Sequence["Examples"]) -> "Examples":
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+    @staticmethod
+    def concatenate(parts: Sequence["Examples"]) -> "Examples":
+        """All of them, which are of one kind."""
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+        return type(parts[0])(**columns)
+
+    def first_lengths(self) -> Ints:
+        """Tokens of [CLS] A [SEP]: int64 [N]."""
+        return self.a_length + 2
 
     def lengths(self) -> Ints:
         """Tokens of each example with its special tokens: int64 [N]."""
-        return self.a_length + self.b_length + 2 + (self.b_length > 0)
+        return self.first_lengths() + self.b_length + (self.b_length > 0)
+
+    def copy(self, shard: Shard, target: Ints, starts: Ints) -> None:
+        """Write the tokens of A and B of the examples, all of this shard, into `target`, where each begins at its entry
+        of `starts`, int64 [N]; the places of special tokens are left as they are."""
+        _copy_segments(shard.ids, self.a_start, target, starts + 1, self.a_length)
+        _copy_segments(shard.ids, self.b_start, target, starts + self.first_lengths(), self.b_length)
 
 
 @dataclass(frozen=True)
@@ -59,20 +71,17 @@ class Packed:
 
 
 def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) -> Packed:
-    """[CLS] A [SEP] B [SEP] for each example, without padding. Token types are 0 up to the first [SEP], then 1."""
+    """[CLS] A [SEP] B [SEP] for each example, without padding. Token types are 0 up to the [SEP] behind A, then 1."""
     lengths = examples.lengths()  # [N]
     ends = np.cumsum(lengths)
     starts = ends - lengths
     input_ids = np.full(int(ends[-1]) if len(ends) else 0, sep_id, dtype=np.int64)  # [T]
     input_ids[starts] = cls_id
-    b_begin = starts + examples.a_length + 2
     for index in np.unique(examples.shard):
         mine = np.flatnonzero(examples.shard == index)
-        ids = shards[index].ids
-        _copy_segments(ids, examples.a_start[mine], input_ids, starts[mine] + 1, examples.a_length[mine])
-        _copy_segments(ids, examples.b_start[mine], input_ids, b_begin[mine], examples.b_length[mine])
+        examples[mine].copy(shards[index], input_ids, starts[mine])
     position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)  # [T]
-    token_type_ids = (position_ids >= np.repeat(examples.a_length + 2, lengths)).astype(np.int64)
+    token_type_ids = (position_ids >= np.repeat(examples.first_lengths(), lengths)).astype(np.int64)
     return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
 
 
@@ -93,6 +102,8 @@ HELD_OUT_SEED = 2018
 class ShardExamples:
     """The examples of each shard, computed, or for epoch 0 read as the preparation stored them."""
 
+    has_pairs: ClassVar[bool] = True
+    """Whether examples may be pairs of segments."""
     shards: Sequence[Shard]
     starts_word: Bools
     """bool [V], see `pairs.pairs`."""

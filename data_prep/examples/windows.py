@@ -77,12 +77,21 @@ def windows(stretch_starts: Ints, document_starts: Ints, capacity: int, wanted: 
     following = np.minimum(following, np.repeat(document_starts[1:], np.diff(document_starts)))
     following -= alone[following - 1] < alone[following]
     stretch = np.arange(len(wanted))
-    path = np.where(following > stretch + 2, following, stretch + smallest).tolist()
-    first, place = [], 0
+    return walk(np.where(following > stretch + 2, following, stretch + smallest))  # [N]
+
+
+def walk(following: Ints) -> Ints:
+    """The places that are reached from place 0 on, each from the one before: int64 [N].
+
+    Args:
+        following: int64 [S], the place that follows each place; S ends the walk.
+    """
+    path = following.tolist()
+    reached, place = [], 0
     while place < len(path):
-        first.append(place)
+        reached.append(place)
         place = path[place]
-    return np.array(first, dtype=np.int64)  # [N]
+    return np.array(reached, dtype=np.int64)
 
 
 def tokens_alone(stretch_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:

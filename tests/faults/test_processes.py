@@ -165,6 +165,13 @@ def test_span_boundaries_are_learned_to_the_bit_through_a_kill(processes, span_j
     assert differences(out, undisturbed) == []
 
 
+def test_full_sentences_are_shared_as_windows_are(even_job, tmp_path):
+    job = even_job.changed("--objective=mlm", "--packing=full-sentences", steps=6, evaluations=1)
+    one = finish(job, tmp_path / "one", Job.fork)
+    two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
+    assert_same_training(two, one)
+
+
 @pytest.mark.slow
 def test_gradients_and_evaluations_of_random_batches_do_not_depend_on_the_processes(material, tmp_path):
     found = {}

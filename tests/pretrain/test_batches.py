@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.assembly import Totals, assemble_shards
+from data_prep.examples.full_sentences import FullShardExamples
 from data_prep.examples.packing import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
@@ -16,11 +17,11 @@ from pretrain.engine.distributed import World
 SHARED_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
 
-@pytest.fixture(scope="module")
-def stream(prepared):
+@pytest.fixture(scope="module", params=[ShardExamples, FullShardExamples])
+def stream(prepared, request):
     """A stream over more shards than are mixed at a time."""
     shards = split_into_shards(prepared.train[0], 6)
-    return ExampleStream(ShardExamples(shards, prepared.tokenizer.starts_word, 48, seed=3))
+    return ExampleStream(request.param(shards, prepared.tokenizer.starts_word, 48, seed=3))
 
 
 def split_into_shards(shard, count):

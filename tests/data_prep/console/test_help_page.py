@@ -1,4 +1,4 @@
-"""`--help` of every command: all options, their defaults, in two screens, of fine-tuning in three."""
+"""`--help` of every command: all options, their defaults, in two screens, of training in three."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ COMMANDS = [
     (exposure, ExposureSettings),
 ]
 SCREEN = 42
-SCREENS = {FinetuneSettings: 3}
+SCREENS = {PretrainSettings: 3, FinetuneSettings: 3}
 
 
 def flat(settings_class) -> list[dataclasses.Field]:
