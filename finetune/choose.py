@@ -89,6 +89,9 @@ def run(settings: ChooseSettings) -> None:
         asked = settings.asked(folder)
         predictor = Predictor(folder, settings.device, settings.precision)
         task, bad.count = predictor.task, 0
+        if not task.has_answers:
+            raise FinetuneError(f"{settings.model} is a model for {task.name}, which gives no answers to be unsure of: "
+                                "give a model for another task")  # fmt: skip
         found = (each for part in predictions(input_sources(asked), asked, predictor, bad) for each in part)
         usable = ((row, example, each) for row, example, each in found if example is not None and each is not None)
         reasons = (UNCERTAINTY, DISAGREEMENT)[: 2 if len(folders) > 1 else 1]

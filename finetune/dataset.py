@@ -3,15 +3,15 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import numpy as np
 
 from data_prep.console.screen import say
 from data_prep.text.cells import is_text
 
-from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns
+from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns, table_rows
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tasks.selection import task_of
@@ -71,7 +71,13 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     dataset = Dataset(task, columns, train, others["validation"], others.get("test", []))
     check_parts(columns, list(chain(*dataset.held_out().values())), settings)
     describe(dataset, is_split=settings.validation is None)
-    return dataset
+    return judged(dataset)
+
+
+def judged(dataset: Dataset) -> Dataset:
+    """The dataset with its held-out rows as they are judged, and the task with what they say of that."""
+    task, held_out = dataset.task.with_held_out(dataset.held_out())
+    return replace(dataset, task=task, validation=held_out["validation"], test=held_out.get("test", []))
 
 
 def read_training_rows(
@@ -104,11 +110,30 @@ def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
 def _rows_of(
     task: Task, name: str, path: str, settings: FinetuneSettings, columns: Columns, bad: BadRows
 ) -> Iterable[Example]:
-    """Rows of a further file, which must have the columns of the first."""
+    """Rows of a further file, which must have the columns of the first, unless the task takes others."""
     if path == BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held out anyway, leave it out")
-    require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
+    if task.judges_other_rows:
+        own = _own_columns(task, path, settings, columns)
+        if own != columns:
+            say(f"Columns of {path}: {own}.")
+        columns = own
+    else:
+        require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
     return read_rows(task, path, settings.encoding, columns, bad)
+
+
+def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
+    """The columns of a file that may have others than the training rows: those named, or of a pair in training, where
+    it has them, else by their names."""
+    rows = table_rows(path, settings.encoding, lines=not task.needs_labels)
+    names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
+    texts = settings.text_column or (columns.texts if len(columns.texts) > 1 else ())
+    label, group = (name if name in names else None for name in (settings.label_column, settings.group_column))
+    return columns_of_file(
+        task, path, settings.encoding, texts if names.issuperset(texts) else (), label, group, settings.report_by,
+        settings.show_text == "yes",
+    )  # fmt: skip
 
 
 def split(

@@ -22,7 +22,7 @@ from pretrain.engine.settings import Budget
 from pretrain.engine.step import Learner
 
 from .auxiliary import Masking
-from .batches import BatchMaker, Encoded, TextStream
+from .batches import BatchMaker, Encoded
 from .dataset import Dataset, describe, read_dataset, sampled
 from .finetuning import cut_sentence, ways
 from .folds import folds
@@ -63,8 +63,8 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     objective = learned(settings, task.objective(train, settings), model)
     learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model.config))
     masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None
-    maker = BatchMaker(train, tokenizer, settings.micro_batch_tokens, masking=masking)
-    batches = Batches(TextStream(train, settings.seed), maker, settings.batch_size, Position(), World())
+    maker = task.maker(train, tokenizer, settings.micro_batch_tokens, masking=masking)
+    batches = Batches(task.stream(train, settings.seed), maker, settings.batch_size, Position(), World())
     seconds = seconds_a_step(learner, batches, _STEPS)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 from data_prep.text.readers import check_encoding
@@ -20,6 +18,7 @@ from .inputs import ROWS_AT_ONCE, Form, check_question, input_sources, parts_of
 from .output import Output, asked_of, check_output
 from .rows import BadRows, Example
 from .settings import FinetuneError
+from .vectors.cosines import RandomCosine
 
 # A text has a vector for each of its words or tokens, in memory at once.
 ROWS_OF_PARTS = 64
@@ -114,25 +113,6 @@ class EmbedSettings:
         if ending not in ("npy", "parquet", "jsonl"):
             raise FinetuneError(f"--out {self.out} is no .npy, .parquet or .jsonl file: name it so")
         return ending
-
-
-class RandomCosine:
-    """The mean cosine of all pairs of different texts: of unit vectors, by the length of their sum."""
-
-    def __init__(self) -> None:
-        self.count, self._sum = 0, 0.0
-
-    def add(self, vectors: np.ndarray) -> None:
-        """Take in [n, H]."""
-        wide = vectors.astype(np.float64)
-        self._sum = self._sum + (wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)).sum(0)
-        self.count += len(vectors)
-
-    def mean(self) -> float | None:
-        """None for less than two texts."""
-        if self.count < 2:
-            return None
-        return float((np.sum(self._sum**2) - self.count) / (self.count * (self.count - 1)))
 
 
 def run(settings: EmbedSettings) -> None:

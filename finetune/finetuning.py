@@ -262,8 +262,8 @@ class Results:
         return {split: task.scores(task.targets(rows), outputs_of(folder, split)) for split, rows in held_out}
 
     def _ensemble(self) -> dict | None:
-        """What the mean of the seeds' outputs reaches, and ensemble.json; None for one seed."""
-        if len(self.found) < 2:
+        """What the mean of the seeds' outputs reaches, and ensemble.json; None for one seed, or where there is none."""
+        if len(self.found) < 2 or not self.task.has_answers:
             return None
         folders = [self.out / _seed_name(found["seed"]) for found in self.found]
         held_out, task = self.dataset.held_out(), self.dataset.task
@@ -300,7 +300,8 @@ class Results:
         for split, found in results["by"].items():
             say(f"\n{report.parts_table(task.shown, found, f'{split}, by {self.dataset.columns.part}')}")
         if results["baselines"]:
-            say(f"\n{report.baselines_table(task.shown, results['baselines'], self.shown.split)}")
+            what = f"{task.baselines_are}, {self.shown.split}"
+            say(f"\n{report.baselines_table(task.shown, results['baselines'], self.shown.split, what)}")
         for sentence in task.tell(self.out, results, self.best, self.shown, self.settings.seeds):
             say(sentence)
         say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}. Try it:")

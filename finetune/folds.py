@@ -15,7 +15,7 @@ from data_prep.durable import write_json, write_text
 from pretrain.engine.folder import claimed
 from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
-from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, read_training_rows, split, units_of
+from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
 from .finetuning import kept_seed, run_seeds
 from .metrics import spread
 from .report import baselines_table, parts_of_folds_table, scores_table
@@ -79,7 +79,7 @@ def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
         train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum)
         if not validation:
             raise FinetuneError(f"{settings.train} has too few rows for --folds {settings.folds}: give fewer")
-        yield Dataset(task.fitted_to(rest), columns, train, validation, [rows[number] for number in test])
+        yield judged(Dataset(task.fitted_to(rest), columns, train, validation, [rows[number] for number in test]))
 
 
 def parts_of(rows: Sequence[Example], task: Task, number: str, group: str | None) -> list[np.ndarray]:
@@ -163,7 +163,7 @@ def write_results(
     if results["by"]:
         say(f"\n{parts_of_folds_table(task.shown, results['by'], f'test, by {datasets[0].columns.part}')}")
     if results["baselines"]:
-        say(f"\n{baselines_table(task.shown, results['baselines'], 'test')}")
+        say(f"\n{baselines_table(task.shown, results['baselines'], 'test', f'{task.baselines_are}, test')}")
     say(f"\nThe rows whose label is the most doubtful are in {out / 'doubtful.jsonl'}. Each fold's model is in "
         f"{out}/fold-N/final; without --folds all rows train the one to keep.")  # fmt: skip
 

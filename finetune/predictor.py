@@ -54,7 +54,7 @@ def outputs_of_items(
     model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
-    found = np.zeros((len(encoded.targets), task.num_outputs), dtype=np.float32)
+    found = np.zeros((len(encoded.targets), task.width(model.config)), dtype=np.float32)
     for items, batch in maker.items_and_batches(share(encoded.lengths(), world)):
         with precision():
             logits = task.logits(model, batch.to(device))
@@ -229,6 +229,9 @@ class Ensemble(_Asked):
         self.seeds = [Predictor(model, device, precision) for model in seeds_of(folder)]
         if not self.seeds:
             raise FinetuneError(_NO_ENSEMBLE.format(folder))
+        if not self.seeds[0].task.has_answers:
+            raise FinetuneError(f"{folder} holds models for {self.seeds[0].task.name}, whose answers have no mean: ask "
+                                "its final/, without --ensemble")  # fmt: skip
         self.task, self.facts = decided_on_mean(folder, self.seeds[0].task), self.seeds[0].facts
 
     @property

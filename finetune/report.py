@@ -173,10 +173,14 @@ def scores_table(
     return text if seeds == 1 else f"{text}\nmean ± standard deviation over {what or f'{seeds} seeds'}"
 
 
-def baselines_table(shown: Mapping[str, str], baselines: Mapping[str, dict], split: str) -> str:
-    """What each baseline reached on a split, as text."""
+def baselines_table(shown: Mapping[str, str], baselines: Mapping[str, dict], split: str, what: str = "") -> str:
+    """What each baseline reached on a split, as text.
+
+    Args:
+        what: stands over the titles; by default that they are without a BERT.
+    """
     rows = [[title, *(score(found[split][metric]) for found in baselines.values())] for title, metric in shown.items()]
-    return _aligned([[f"without a BERT, {split}", *baselines], *rows])
+    return _aligned([[what or f"without a BERT, {split}", *baselines], *rows])
 
 
 def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
@@ -296,6 +300,25 @@ def errors_markdown(found: Sequence[LargeError], with_text: bool = True) -> str:
     return "\n".join(lines)
 
 
+class Misplaced(NamedTuple):
+    """A text that finds the one that belongs to it behind others."""
+
+    place: str
+    text: str
+    text_pair: str | None
+    rank: int
+    """From 1."""
+
+
+def misplaced_markdown(found: Sequence[Misplaced], with_text: bool = True) -> str:
+    """Texts as a Markdown list (see `mistakes_markdown`)."""
+    lines = ["# Found last", ""]
+    for row in found:
+        lines += [f"- {_code(row.place)}: the second text is found at place {row.rank:,}", ""]
+        lines += _texts(row) if with_text else []
+    return "\n".join(lines if found else [*lines, "None: every text finds the one that belongs to it first.", ""])
+
+
 def draw_numbers(gold: np.ndarray, predicted: np.ndarray, path: Path, title: str) -> None:
     """Draw predicted over gold numbers as PNG; the picture is replaced as a whole."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -324,7 +347,7 @@ def mistakes_markdown(found: Sequence[Mistake], with_text: bool = True) -> str:
     return "\n".join(lines if found else [*lines, "None: no text was given a wrong answer.", ""])
 
 
-def _texts(row: Mistake | LargeError) -> list[str]:
+def _texts(row: Mistake | LargeError | Misplaced) -> list[str]:
     """Lines with the text, or both of a pair."""
     lines = [f"  text: {_code(row.text)}", ""]
     return lines if row.text_pair is None else [*lines, f"  second text: {_code(row.text_pair)}", ""]

@@ -134,6 +134,9 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
     long_text = task.long_text if settings.long_text == "auto" else settings.long_text
     if task.reads_everything and long_text != task.long_text:
         raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")
+    if task.reads_beginning and long_text != task.long_text:
+        raise FinetuneError(f"--long-text {long_text}: {task.name} reads the beginning of a text, as all that opens "
+                            "its model does: leave it out")  # fmt: skip
     if long_text == "windows" and not task.takes_windows:
         raise FinetuneError(
             f"--long-text windows makes several sequences of a text, and {task.name} reads one: give head or head-tail"

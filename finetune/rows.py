@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from data_prep.console.screen import say
 from data_prep.text import builtin
 from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
-from data_prep.text.readers import Meter, check_encoding, rows
+from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, listing, resolve
 
 from .entities.annotations import is_left_out, plain_row
@@ -71,6 +71,8 @@ class Labels(Protocol):
     """Whether a row may be a pair of texts."""
     needs_pairs: bool = False
     """Whether it has to be one."""
+    needs_labels: bool = True
+    """Whether a row has to have a label; if not, a line of plain text is a row, too."""
     pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS
     """Usual names of the columns of pairs, the most usual first."""
 
@@ -88,6 +90,10 @@ class Labels(Protocol):
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Names of the column of texts, the most usual first."""
+
+    def settled(self, columns: "Columns") -> "Columns":
+        """The columns that were found as the task reads them."""
+        return columns
 
     def example(self, place: str, row: Mapping[str, Any], columns: "Columns") -> "Example":
         """A row as an example; raises ValueError with what is wrong with it ("has no ...")."""
@@ -160,8 +166,8 @@ def columns_of_file(
 ) -> Columns:
     """The columns of a file of labelled texts (see `find_columns`)."""
     if path == BUILTIN:
-        return Columns(("text",), "label")
-    sample = [row for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS)]
+        return task.settled(Columns(("text",), "label"))
+    sample = [row for _, row in islice(table_rows(path, encoding, lines=not task.needs_labels), _SAMPLED_ROWS)]
     return find_columns(task, path, sample, texts, label, group, part, labelled=True, show_text=show_text)
 
 
@@ -208,7 +214,7 @@ def find_columns(
     _check_named(path, given, names, shown)
     if labelled and label is None:
         label = usual_column(names, task.label_columns)
-        if label is None:
+        if label is None and task.needs_labels:
             raise FinetuneError(
                 f"{path} has no column of labels that can be told by its name among {shown}: pass --label-column"
             )
@@ -228,7 +234,7 @@ def find_columns(
     if not texts and not task.needs_pairs:
         texts = _text_columns(task, path, sample, others, label, show_text)
     _check_number(task, path, texts, shown)
-    return Columns(texts, label, group, part, choices)
+    return task.settled(Columns(texts, label, group, part, choices))
 
 
 def _check_named(path: str, given: Iterable[tuple[str, str | None]], names: Sequence[str], shown: str) -> None:
@@ -290,7 +296,7 @@ def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: Bad
         for number, (text, label) in enumerate(builtin.labelled(), 1):
             yield Example(f"{BUILTIN}:{number}", text, None, label)
         return
-    for place, row in table_rows(path, encoding, columns.named()):
+    for place, row in table_rows(path, encoding, columns.named(), lines=not task.needs_labels):
         example = example_of(task, place, row, columns, bad)
         if example:
             yield example
@@ -331,18 +337,27 @@ def text_of(row: dict[str, Any], column: str) -> str:
     return whole_characters(value)
 
 
-def table_rows(path: str, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def table_rows(
+    path: str, encoding: str, columns: list[str] | None = None, lines: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """("train.jsonl:17", row) for every row of .jsonl, .csv, .tsv, .json, .conll, .parquet files (see `rows_of`).
 
     Args:
         columns: all that will be asked for (None: all).
+        lines: whether each line of plain text that is not blank is a row of "text", too.
 
     Raises:
         FinetuneError, PrepError: there is no such file, it is damaged, or it has no columns.
     """
     check_encoding(encoding)
-    for source in table_sources(path):
-        yield from rows_of(source, encoding, columns)
+    for source in table_sources(path, lines):
+        yield from rows_of(source, encoding, columns) if source.has_rows else _lines_of(source, encoding)
+
+
+def _lines_of(source: Source, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(text_lines(source, encoding, Meter()), 1):
+        if line.strip():
+            yield f"{source.name}:{number}", {"text": line}
 
 
 def rows_of(source: Source, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -351,11 +366,11 @@ def rows_of(source: Source, encoding: str, columns: list[str] | None = None) -> 
         yield from flat_rows(f"{source.name}:{place}", plain_row(row))
 
 
-def table_sources(path: str) -> list[Source]:
-    """The files behind a path; raises FinetuneError for one without columns."""
+def table_sources(path: str, lines: bool = False) -> list[Source]:
+    """The files behind a path; raises FinetuneError for one without columns, unless its `lines` are taken."""
     sources, _ = resolve([path], labelled=True)
     for source in sources:
-        if not source.has_rows:
+        if not (source.has_rows or lines):
             raise FinetuneError(
                 f"{source.shown} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "
                 "texts and one of labels, or .conll with a word and its tag in each line"

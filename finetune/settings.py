@@ -38,10 +38,12 @@ class FinetuneSettings(LoopSettings):
     model: str = "runs/builtin/final"
     """The pretrained BERT: final/ of a run, a checkpoint, or a folder of transformers."""
     task: Literal[
-        "auto", "classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering"
-    ] = "auto"
+        "auto", "classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering",
+        "similarity",
+    ] = "auto"  # fmt: skip
     """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words; one
-    of the choices that each row has; answers to questions, out of their contexts. auto: by the rows of --train."""
+    of the choices that each row has; answers to questions, out of their contexts; vectors that are near for texts that
+    are alike, for search. auto: by the rows of --train, never similarity."""
     train: str = "builtin"
     """Labelled texts: .jsonl .csv .tsv .json .conll (also .gz) or .parquet, a folder or glob of them, hub:owner/name,
     or builtin: docstrings to be told apart by package."""

@@ -29,7 +29,7 @@ from pretrain.engine.step import Learner, Objective
 from pretrain.engine.threads import Threads
 
 from .auxiliary import Masking, WithMaskedWords, take_mlm_head
-from .batches import BatchMaker, Encoded, TextStream
+from .batches import BatchMaker, Encoded
 from .collapse import FEWEST_STEPS, MOST_RESTARTS, Collapse, Restarts
 from .dataset import Dataset, sampled
 from .predictor import Facts, Predictor, outputs, outputs_of_items
@@ -117,7 +117,7 @@ class SeedTraining:
         material, settings = self.material, self.settings
         places = [example.place for example in material.dataset.train]
         masking = Masking(material.tokenizer, self.seed) if settings.mlm_weight else None
-        return BatchMaker(material.train, material.tokenizer, settings.micro_batch_tokens, places, masking)
+        return self.task.maker(material.train, material.tokenizer, settings.micro_batch_tokens, places, masking)
 
     def results(self) -> dict:
         """The results, of a seed that is finished from its file, else by training."""
@@ -166,7 +166,7 @@ class SeedTraining:
             say(f"Going on from {newest}.")
         run = self._make_run(learner, state)
         start = Position(**state.get("position", {}))
-        stream = TextStream(self.material.train, self.seed)
+        stream = self.task.stream(self.material.train, self.seed)
         train(run, Batches(stream, self._training_maker(), self.settings.batch_size, start, self.world), self._evaluate)
         if run.counters.evaluations < run.settings.evaluations and not run.has_stalled():
             record_evaluation(run, self._evaluate(model))
@@ -253,10 +253,12 @@ class SeedTraining:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
         best, held_out = self.task.kept(self._best(run)), dataset.held_out()
-        read = dataset.columns.texts, settings.sequence_length, settings.long_text
+        asked = self.task.asked_columns(dataset.columns.texts)
+        read = asked, settings.sequence_length, settings.long_text
         facts = Facts(*read, self.task.name, self.task.decision())
         with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
+            self.task.write_model_files(folder, best.config, settings.sequence_length)
             facts.write(folder)
             predictor = Predictor(folder, settings.device, task=self.task)
             found = {name: predictor.outputs(examples) for name, examples in held_out.items()}

@@ -1,7 +1,9 @@
 """The families of models: by the `model_type` of a folder, the classes that open it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 from .bert import BertForMaskedLM, BertForPreTraining
 from .config import OWN_MODEL_TYPE, BertConfig
@@ -12,6 +14,7 @@ from .tasks import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertForVectors,
 )
 
 
@@ -30,6 +33,15 @@ class Family:
     token_classification: type[BertForTokenClassification]
     multiple_choice: type[BertForMultipleChoice]
     question_answering: type[BertForQuestionAnswering]
+
+    @cached_property
+    def vectors(self) -> type[BertForVectors]:
+        """The encoder of `pretraining` without a head, which gives a vector for each sequence."""
+        if self.pretraining is BertForPreTraining:
+            return BertForVectors
+        shared = {name: getattr(self.pretraining, name) for name in ("config_class", "encoder_class", "names")}
+        name = self.pretraining.__name__.replace("ForPreTraining", "ForVectors")
+        return cast(type[BertForVectors], type(name, (BertForVectors,), shared))
 
 
 BERT = Family(

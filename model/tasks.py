@@ -8,7 +8,7 @@ from .batch import PackedBatch
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
 from .heads import classification_head
-from .outputs import LogitsOutput, QuestionAnsweringOutput
+from .outputs import EncoderOutput, LogitsOutput, QuestionAnsweringOutput
 
 
 class BertForNextSentencePrediction(BertWithHead):
@@ -177,3 +177,29 @@ class BertForMultipleChoice(BertWithHead):
         logits = self.classifier(encoded.pooler_output).view(-1, choices)  # [N, C]
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)
+
+
+class BertForVectors(BertWithHead):
+    """A vector for each sequence, the mean of its tokens' last hidden states (Reimers and Gurevych 2019, section 3).
+
+    It has neither a head nor a pooler; its encoder alone is what transformers calls a BertModel.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, add_pooling_layer=False)
+
+    def forward(
+        self,
+        input_ids: Tensor | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> EncoderOutput:
+        """The vectors are the pooler_output: [N, H], in float32 at least; the rest is that of a BertModel."""
+        batch, place = unpadded(input_ids, attention_mask, token_type_ids)
+        encoded = self.bert.encode(batch)
+        hidden = encoded.last_hidden_state  # [T, H]
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        sums = batch.layout().pad(hidden).sum(1, dtype=dtype)  # [N, H]
+        encoded.pooler_output = sums / batch.sequence_starts.diff()[:, None]
+        encoded.last_hidden_state = place(hidden)
+        return encoded

@@ -25,6 +25,7 @@ from model import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from model.tasks import BertForVectors
 from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,9 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
                      for n in range(40)]  # fmt: skip
         article = {"title": "a", "paragraphs": [{"context": "the heart rate", "qas": questions}]}
         (folder / name).write_text(json.dumps({"data": [article]}))
+    for name, first in (("pairs.jsonl", 0), ("more_pairs.jsonl", 40)):
+        rows = [{"query": f"the heart {n}", "document": f"rate {n} of the patient"} for n in range(first, first + 40)]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "new.txt").write_text("the heart\n")
     (folder / "sentences.txt").write_text("Mrs. [[Ruth Adler]] was admitted on Monday with chest pain.\n")
     (folder / "names.txt").write_text("Ruth Eagle\nJohn Adler\n")
@@ -116,6 +120,7 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
     Facts(("tokens",), 128, "windows", "tagging").write(folder / "runs/names/final")
     save_model_folder(BertForQuestionAnswering(replace(config)), small_tokenizer, folder / "runs/answers/final")
     Facts(("question", "context"), 128, "windows", "question-answering").write(folder / "runs/answers/final")
+    save_model_folder(BertForVectors(replace(config)).bert, small_tokenizer, folder / "runs/vectors/final")
     return folder
 
 

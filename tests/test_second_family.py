@@ -25,6 +25,7 @@ from model import (
     BertForTokenClassification,
     BertModel,
     PackedBatch,
+    families,
 )  # fmt: skip
 from model.config import parameter_count
 from model.encoder import EncoderLayer, Layers
@@ -138,3 +139,7 @@ def test_from_its_folder_it_is_pretrained_fine_tuned_and_asked(tmp_path):
     states = classifier.model.bert(ids, output_hidden_states=True).hidden_states[2]
     assert type(embedder.model) is SharedModel and tuple(states[0, 0].shape) == (embedder.dimension,)
     assert np.abs(embedder.embed(lines[:1]) - states.mean(1).detach().numpy()).max() < 1e-5
+    vectors = families.family_of(final).vectors
+    assert vectors is families.family_of(final).vectors and vectors.encoder_class is SharedModel
+    pooled = vectors.from_pretrained(final)(ids).pooler_output.detach().numpy()
+    assert np.abs(Embedder(final, device="cpu").embed(lines[:1]) - pooled).max() < 1e-5

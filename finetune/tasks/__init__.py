@@ -13,9 +13,12 @@ from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
+from model.huggingface import PretrainedModel
+from pretrain.engine.batches import Stream
 from pretrain.engine.step import Objective
 
-from ..batches import Encoded, LabelledBatch, encode
+from ..auxiliary import Masking
+from ..batches import BatchMaker, Encoded, LabelledBatch, TextStream, encode
 from ..collapse import Collapse
 from ..rows import BadRows, Columns, Example, Label, Labels, text_of
 from ..settings import FinetuneSettings, LongText
@@ -87,10 +90,16 @@ class Task(Labels):
     """What `--long-text auto` is."""
     reads_everything = False
     """Whether no other `--long-text` will do."""
+    reads_beginning = False
+    """Whether the beginning of a long text is all that is read, as by whatever else opens the model's folder."""
     takes_windows = True
     """Whether a long text may become several sequences."""
+    judges_other_rows = False
+    """Whether validation and test rows may have other columns than training rows."""
     needs_seeds = False
     """Whether only several seeds show how unsure a model is."""
+    has_answers = True
+    """Whether a model gives answers, of which those of several seeds have a mean, and of which it may be unsure."""
     forms: Mapping[str, Form] = {}
     """Of `--format` of predictions, besides jsonl and csv."""
     shown: Mapping[str, str]
@@ -101,6 +110,8 @@ class Task(Labels):
     """Whether `--class-weights`, `--positive`, `--operating-point` and `--calibrate` act."""
     baseline_names: tuple[str, ...] = ()
     """Of what learns without a BERT."""
+    baselines_are = "without a BERT"
+    """What these have in common."""
     default_metric: str
     """What `--metric auto` chooses by."""
     lower_is_better: frozenset[str] = frozenset({"loss"})
@@ -150,6 +161,17 @@ class Task(Labels):
         """Rows of a further file that the task can judge; tells `bad` of the others."""
         yield from examples
 
+    def with_held_out(self, held_out: Mapping[str, list[Example]]) -> tuple[Self, dict[str, list[Example]]]:
+        """The task with what the held-out rows say of how it is judged, and these rows as they are judged.
+
+        Args:
+            held_out: by split.
+
+        Raises:
+            FinetuneError: nothing can be judged by them.
+        """
+        return self, dict(held_out)
+
     def stratum(self, example: Example) -> str:
         """Of each stratum the same share is held back."""
         return ""
@@ -171,6 +193,15 @@ class Task(Labels):
         """The examples as sequences of tokens with their targets."""
         return encode(examples, self.targets(examples), tokenizer, sequence_length, long_text)
 
+    def stream(self, train: Encoded, seed: int) -> Stream:
+        """The global batches of training texts, which `maker` divides."""
+        return TextStream(train, seed)
+
+    def maker(self, train: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+              places: Sequence[str] = (), masking: Masking | None = None) -> BatchMaker:  # fmt: skip
+        """What makes micro-batches of training texts (see `BatchMaker`)."""
+        return BatchMaker(train, tokenizer, micro_batch_tokens, places, masking)
+
     @abstractmethod
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertWithHead:
         """The pretrained encoder of `settings.model` under a new head, or the same with nothing pretrained.
@@ -191,9 +222,17 @@ class Task(Labels):
         """What a training that learned nothing ended at, by its outputs for training texts; else None."""
         return None
 
-    def kept(self, model: BertWithHead) -> BertWithHead:
+    def kept(self, model: BertWithHead) -> PretrainedModel:
         """A trained model as it goes into a folder."""
         return model
+
+    def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """The columns of texts with which a model is asked, by those of the training rows."""
+        return tuple(columns)
+
+    def write_model_files(self, folder: Path, config: BertConfig, sequence_length: int) -> None:
+        """What a model folder needs besides, for others to use it as it was trained."""
+        return None
 
     # --- judging
 
@@ -205,6 +244,10 @@ class Task(Labels):
     @abstractmethod
     def outputs(self, logits: Tensor) -> Tensor:
         """Logits -> float32 [P, C]; the outputs of a text are the mean over its windows."""
+
+    def width(self, config: BertConfig) -> int:
+        """Numbers of each of the `outputs`, before `judged`; by default C."""
+        return self.num_outputs
 
     def judged(self, outputs: np.ndarray, encoded: Encoded) -> np.ndarray:
         """What is judged and shown, by default the items that are learned: float32 [I, C]. A task may make something

@@ -18,10 +18,12 @@ from .multi_label import SEPARATOR, MultiLabel
 from .multiple_choice import MultipleChoice
 from .question_answering import QuestionAnswering
 from .regression import Regression
+from .similarity import Similarity
 from .tagging import Tagging
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice, QuestionAnswering)
+    task.name: task
+    for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice, QuestionAnswering, Similarity)
 }
 _SAMPLED_ROWS = 1000
 # What stands for no number, in lower case.
@@ -40,7 +42,7 @@ def task_of(settings: FinetuneSettings) -> Task:
             "(--task names another).")  # fmt: skip
         return MultipleChoice()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    usual = [name for task in TASKS.values() for name in task.label_columns]
+    usual = [name for task in TASKS.values() if task.needs_labels for name in task.label_columns]
     column = settings.label_column or usual_column(names, usual)
     words = next((name for name in Tagging.text_columns if any(isinstance(row.get(name), list) for row in rows)), None)
     name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())

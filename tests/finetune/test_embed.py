@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune import embed as module
-from finetune.embed import RandomCosine, main
+from finetune.embed import main
 from finetune.predictor import Facts
 from finetune.vectors import vector_files
+from finetune.vectors.cosines import RandomCosine
 from finetune.vectors.embedder import Embedder
 from finetune.vectors.vector_files import LinesFile, to_parquet
 from model import BertForPreTraining

@@ -28,6 +28,7 @@ def label_of(task, number):
         "tagging": ["O", "O", ["B-a", "B-b", "O"][kind], "O"],
         "multiple-choice": kind,
         "question-answering": [{"text": ["heart", "mask"][kind], "answer_start": 10}] if kind < 2 else [],
+        "similarity": [4.5, 1.0, 2.0][kind],
     }[task]
 
 
@@ -45,12 +46,16 @@ def rows_of(task, count, first=0):
             text["choices"] = choices[: 3 - (number % 4 == 0 and number % 3 < 2)]
         if task == "question-answering":
             text = {"question": f"{MARK} which {number} ?", "context": " ".join(words)}
+        if task == "similarity":
+            text = {"text_a": " ".join(words), "text_b": f"{MARK} heart {number}"}
         rows.append(text | {LABELS.get(task, "label"): label_of(task, number)})
     return rows
 
 
-LABELS = {"tagging": "tags", "question-answering": "answers"}
-TASKS = ("classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering")
+LABELS = {"tagging": "tags", "question-answering": "answers", "similarity": "score"}
+TASKS = (
+    "classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering", "similarity",
+)  # fmt: skip
 
 
 @pytest.fixture(params=TASKS)
@@ -96,6 +101,11 @@ def test_an_interrupted_run_ends_as_one_that_was_not(given, tmp_path, monkeypatc
     assert (parts / "final/model.safetensors").read_bytes() == (whole / "final/model.safetensors").read_bytes()
 
 
+def weights_of(folder):
+    """Those of an encoder, under one name with a head and without."""
+    return {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}
+
+
 @pytest.mark.slow
 def test_two_processes_are_one_run(given, tmp_path):
     assert main(given("one", "--mlm-weight=0.5")) == 0
@@ -104,9 +114,9 @@ def test_two_processes_are_one_run(given, tmp_path):
     command = [*launch, "finetune.run", *given("two", "--mlm-weight=0.5")]
     done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two"))
-    before = load_file(next(Path(word[8:]) for word in command if word.startswith("--model=")) / "model.safetensors")
-    learned = "bert.encoder.layer.1.output.dense.weight"
+    one, two = (weights_of(tmp_path / name / "final") for name in ("one", "two"))
+    before = weights_of(next(Path(word[8:]) for word in command if word.startswith("--model=")))
+    learned = "encoder.layer.1.output.dense.weight"
     assert (one[learned] - before[learned]).abs().max() > 1e-3
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 2e-5
     # Each stream of words is said once.
