@@ -17,6 +17,7 @@ SCRIPTS = {
     "finetune.predict": "domain-bert-predict",
     "finetune.choose": "domain-bert-choose",
     "finetune.embed": "domain-bert-embed",
+    "finetune.search": "domain-bert-search",
 }
 """The console script of each command. (The folder of a script comes first on its path, not that of the user.)"""
 

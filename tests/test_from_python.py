@@ -267,7 +267,7 @@ import sys
 import data_prep, finetune, pretrain
 assert not {"torch", "numpy", "yaml", "pyarrow"} & sys.modules.keys()
 # The commands, whose --help is to answer at once.
-import data_prep.run, finetune.embed, finetune.predict, finetune.run
+import data_prep.run, finetune.embed, finetune.predict, finetune.run, finetune.search
 import pretrain.exposure, pretrain.fill_mask, pretrain.run
 assert not {"torch", "datasets"} & sys.modules.keys()
 for package in (data_prep, pretrain, finetune):

@@ -15,6 +15,8 @@ from finetune.embed import main as embed
 from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.run import main as finetune
+from finetune.search import SearchSettings
+from finetune.search import main as search
 from finetune.settings import FinetuneSettings
 from pretrain.exposure import ExposureSettings
 from pretrain.exposure import main as exposure
@@ -30,6 +32,7 @@ COMMANDS = [
     (predict, PredictSettings),
     (choose, ChooseSettings),
     (embed, EmbedSettings),
+    (search, SearchSettings),
     (fill_mask, FillMaskSettings),
     (exposure, ExposureSettings),
 ]

@@ -1,0 +1,153 @@
+"""The texts of a file that are nearest to what is asked for. `python -m finetune.search`"""
+
+import heapq
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+
+from data_prep.console import command_line
+from data_prep.console.options import POSITIONAL
+from data_prep.text.readers import check_encoding
+
+from .embed import EmbedSettings
+from .inputs import ROWS_AT_ONCE, input_sources, parts_of
+from .rows import BadRows
+from .settings import FinetuneError
+
+_OF_EMBED = ("text_column", "encoding", "skip_bad_rows", "precision", "device")
+# Of a text on the screen.
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of `python -m finetune.search`."""
+
+    query: Annotated[tuple[str, ...], POSITIONAL] = ()
+    """What to look for, each in quotation marks."""
+    texts: str | None = None
+    """Where to look: .txt (a text a line), .jsonl, .csv, .tsv, .json, .conll (also .gz) or .parquet."""
+    model: str = "runs/builtin/final"
+    """Folder of the model, best one that was fine-tuned with --task similarity."""
+    nearest: int = 10
+    """How many texts to show."""
+    text_column: tuple[str, ...] = ()
+    """Column of the text. That of training, or found by name, if not given."""
+    encoding: str = "utf-8"
+    """Encoding of the file; auto: found."""
+    show_text: Literal["yes", "no"] = "yes"
+    """no: places and cosines alone."""
+    skip_bad_rows: bool = False
+    """Pass over rows without a text instead of stopping."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 is faster where the hardware computes in it, and less exact."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute. auto: cuda, else cpu."""
+
+    def __post_init__(self):
+        if not any(map(str.strip, self.query)):
+            raise FinetuneError("nothing to look for was given: name it in quotation marks")
+        if not all(map(str.strip, self.query)):
+            raise FinetuneError("one of the texts to look for is empty: leave it out")
+        if not self.texts:
+            raise FinetuneError("no file to look in was given: name one with --texts")
+        if self.nearest < 1:
+            raise FinetuneError(f"--nearest {self.nearest} is less than 1: give a positive number")
+        # What it refuses is refused here too.
+        self.asked()
+
+    def asked(self) -> EmbedSettings:
+        """The question to a model for the vectors of the file."""
+        return EmbedSettings((self.texts or "",), self.model, **{name: getattr(self, name) for name in _OF_EMBED})
+
+
+class Found(NamedTuple):
+    """A text; the nearest of several is the largest."""
+
+    cosine: float
+    number: int
+    """Of its row, from 0, negative: of two that are as near the first one comes first."""
+    place: str
+    text: str
+
+
+def run(settings: SearchSettings) -> None:
+    """`python -m finetune.search`. Torch is imported only now, so that --help and bad arguments answer at once."""
+    import torch
+
+    from pretrain.engine.device import default_threads
+    from pretrain.engine.folder import require_made
+
+    from .vectors.embedder import Embedder
+
+    check_encoding(settings.encoding)
+    require_made(settings.model, SearchSettings.model, "pretrain.run")
+    torch.set_num_threads(default_threads())
+    embedder = Embedder(settings.model, settings.device, settings.precision, normalize=True)
+    bad = BadRows(settings.skip_bad_rows, "pass over such rows")
+    for query, found in zip(settings.query, nearest(settings, embedder, bad), strict=True):
+        if len(settings.query) > 1:
+            print(f"\n{query}" if settings.show_text == "yes" else "")
+        for each in found:
+            text = f"  {_one_line(each.text)}" if settings.show_text == "yes" else ""
+            print(f"{each.cosine:6.3f}  {each.place}{text}")
+    if bad.count:
+        print(f"{bad.count:,} rows without a usable text were passed over", file=sys.stderr)
+
+
+def nearest(settings: SearchSettings, embedder, bad: BadRows) -> list[list[Found]]:
+    """Of each query the texts with the largest cosines, the nearest first. Memory does not grow with the file.
+
+    Raises:
+        FinetuneError: the file has no usable text.
+    """
+    queries = embedder.of_texts(settings.query)  # [Q, H]
+    best: list[list[Found]] = [[] for _ in settings.query]
+    for places, texts, first in _texts(settings, embedder, bad):
+        # Equal texts are as near, whatever was computed beside them.
+        cosines = np.round(queries @ embedder.of_texts(texts).T, 6)  # [Q, n]
+        for number, of_query in enumerate(cosines.tolist()):
+            rows = zip(of_query, range(-first, -first - len(texts), -1), places, texts, strict=True)
+            best[number] = heapq.nlargest(settings.nearest, [*best[number], *map(Found._make, rows)])
+    if not best[0]:
+        raise FinetuneError(f"{settings.texts} has no usable row: give a file of texts")
+    return best
+
+
+def _texts(settings: SearchSettings, embedder, bad: BadRows) -> Iterator[tuple[list[str], list[str], int]]:
+    """Places and texts of a part of the rows after the other, and how many came before."""
+    from .vectors.embedder import Texts
+
+    asked, done = settings.asked(), 0
+    for part in parts_of(input_sources(asked), asked, Texts(), embedder.text_columns, bad, ROWS_AT_ONCE):
+        usable = [example for _, example in part if example]
+        if usable:
+            yield [example.place for example in usable], [example.text for example in usable], done
+        done += len(usable)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…"
+
+
+_EXAMPLES = """\
+python -m finetune.search --model runs/vectors/final --texts sentences.jsonl "chest pain at night\""""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command_line.main(
+        SearchSettings,
+        run,
+        prog="python -m finetune.search",
+        description="Find the texts that are nearest to a text.",
+        examples=_EXAMPLES,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
