@@ -1,6 +1,6 @@
 """What whole training steps ask of a GPU, found out on a machine without one.
 
-    python benchmarks/trace_gpu.py [--presets base,large] [--lengths 128,512] [--tokens 14000]
+    python benchmarks/trace_gpu.py [--presets base,large] [--lengths 128,512] [--tokens 14000] [--family albert]
 
 Ten minutes. `pretrain.engine.step` runs with fake tensors on device "cuda": transfer, forward, losses, backward,
 clipping and optimizer of one process, in two micro-batches of sequences that are nearly all full, 15 % of them masked,
@@ -33,7 +33,8 @@ import numpy as np
 import torch
 from fake_gpu import DEVICE, Trace, fake_gpu, on_gpu
 
-from model import PRESETS, BertConfig, BertForPreTraining, attention
+from model import PRESETS, BertConfig, attention
+from model.families import FAMILIES
 from pretrain.batches import PretrainingBatch
 from pretrain.engine.step import Learner, step
 from pretrain.gpu_memory import GpuMemory
@@ -58,6 +59,7 @@ class Case:
     optimizer: str
     tokens: int
     """At once, in each of the micro-batches of a step."""
+    family: str = "bert"
     vocab_size: int = 30_522
 
     @property
@@ -66,7 +68,8 @@ class Case:
 
     def config(self) -> BertConfig:
         dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-        return BertConfig.from_preset(self.preset, self.vocab_size, max_position_embeddings=self.length, **dropout)
+        kind = FAMILIES[self.family].config
+        return kind.from_preset(self.preset, self.vocab_size, max_position_embeddings=self.length, **dropout)
 
     def settings(self) -> PretrainSettings:
         """As the product would resolve them on that GPU."""
@@ -138,7 +141,7 @@ def traced(case: Case) -> Found:
     batch, trace = batch_of(case), Trace()
     with fake_gpu(ARITHMETIC[case.arithmetic], bf16=case.precision == "bf16"), implementations() as chosen:
         with trace:
-            model = on_gpu(lambda: BertForPreTraining(case.config()))
+            model = on_gpu(lambda: FAMILIES[case.family].pretraining(case.config()))
             learner = Learner(case.settings(), model, bert_objective(np.ones(model.config.vocab_size)), seed=0)
             learner.device = DEVICE
             for _ in range(2):
@@ -174,6 +177,7 @@ def main() -> int:
     made.add_argument("--lengths", default="128,512", help="sequence lengths (default: %(default)s)")
     made.add_argument("--tokens", type=int, default=14_000, help="of each micro-batch (default: %(default)s)")
     made.add_argument("--optimizers", default="muon", help="muon, adamw or both (default: %(default)s)")
+    made.add_argument("--family", default="bert", help="bert or albert (default: %(default)s)")
     given = made.parse_args()
     print(f"torch {torch.__version__}; traced with fake tensors, never run on a GPU\n")
     print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
@@ -182,7 +186,7 @@ def main() -> int:
         for length in map(int, given.lengths.split(",")):
             for arithmetic in ARITHMETIC:
                 for optimizer in given.optimizers.split(","):
-                    case = Case(preset, length, arithmetic, optimizer, given.tokens)
+                    case = Case(preset, length, arithmetic, optimizer, given.tokens, given.family)
                     print(row(case, places), flush=True)
     print("\nWhere the host waits, times a step:\n" if places else "\nThe host waits nowhere.")
     for (what, place), count in sorted(places.items()):

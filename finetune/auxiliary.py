@@ -17,8 +17,9 @@ from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Packed
 from data_prep.examples.random_keys import keys
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertForMaskedLM, PackedBatch
+from model import PackedBatch
 from model.bert import BertWithHead
+from model.families import FAMILIES
 from pretrain.engine.batches import empty_sequence, inputs
 from pretrain.engine.folder import family_of, open_model
 from pretrain.engine.step import Objective
@@ -108,7 +109,7 @@ def take_mlm_head(model: BertWithHead, folder: str | Path | None) -> None:
         FinetuneError: the folder cannot be used.
     """
     if folder is None:
-        model.mlm_head = BertForMaskedLM(model.config).mlm_head
+        model.mlm_head = FAMILIES[model.config.model_type].masked_lm(model.config).mlm_head
         return
     of_folder = open_model(family_of(folder, FinetuneError).masked_lm, folder, FinetuneError)
     if of_folder.newly_initialised:

@@ -72,7 +72,8 @@ def depth_rates(settings: FinetuneSettings, config: BertConfig) -> DepthRates | 
     """Shares of the learning rate by depth, where they are asked for."""
     if settings.layer_decay == 1 and not settings.unfreeze:
         return None
-    return DepthRates(config.num_hidden_layers, settings.layer_decay, settings.unfreeze)
+    # Layers that share their weights are learned at one rate.
+    return DepthRates(config.num_stored_layers, settings.layer_decay, settings.unfreeze)
 
 
 def learned(settings: FinetuneSettings, objective: Objective, model: BertWithHead, checkpoint: str = "") -> Objective:

@@ -24,11 +24,12 @@ from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
 class BertModel(PretrainedModel):
     """The encoder and, unless `add_pooling_layer` is false, the pooler."""
 
+    embeddings_class: ClassVar[type[Embeddings]] = Embeddings
     layers_class: ClassVar[type[Layers]] = Layers
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
-        self.embeddings = Embeddings(config)
+        self.embeddings = self.embeddings_class(config)
         self.layers = self.layers_class(config)
         self.pooler = Pooler(config) if add_pooling_layer else None
         self.attention_implementation = "auto"

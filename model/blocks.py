@@ -23,10 +23,10 @@ _LEVELS = 1 << 16
 """Of a random number: probabilities are rounded to this many parts of one."""
 
 
-def layer_norm(config: BertConfig) -> nn.LayerNorm:
-    """LayerNorm over H. Torch takes mean and variance in float32 whatever the input, and the residual stream
-    stays float32 under autocast."""
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+def layer_norm(config: BertConfig, size: int | None = None) -> nn.LayerNorm:
+    """LayerNorm over H, or another size. Torch takes mean and variance in float32 whatever the input, and the residual
+    stream stays float32 under autocast."""
+    return nn.LayerNorm(config.hidden_size if size is None else size, eps=config.layer_norm_eps)
 
 
 class Dropout(nn.Module):

@@ -39,6 +39,8 @@ class BertConfig:
 
     model_type: ClassVar[str] = "bert"
     """In config.json."""
+    own_model_type: ClassVar[str] = OWN_MODEL_TYPE
+    """There too, where transformers does not have the head."""
 
     vocab_size: int = 30522
     """V, rows of the word embedding."""
@@ -103,7 +105,7 @@ class BertConfig:
     def _check_numbers(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         smallest = dict.fromkeys((*sizes, "max_position_embeddings", "type_vocab_size", "num_labels"), 1)
-        for name, least in (smallest | {"classifier_hidden_layers": 0}).items():
+        for name, least in (smallest | {"embedding_size": 1, "classifier_hidden_layers": 0}).items():
             value, most = getattr(self, name), _LARGEST.get(name, _LARGEST_SIZE)
             if not _is_integer(value) or value < least:
                 raise ModelError(f"{name} is {value!r:.40}; give a whole number of at least {least}.")
@@ -147,6 +149,24 @@ class BertConfig:
         return self.num_hidden_layers
 
     @property
+    def embedding_size(self) -> int:
+        """E, width of the embeddings."""
+        return self.hidden_size
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether a linear layer leads from the embeddings to the layers."""
+        return False
+
+    @property
+    def num_head_parameters(self) -> int:
+        """Trainable numbers of the pooler and the heads in the class for pretraining, but for the tied decoder."""
+        hidden, embedded = self.hidden_size, self.embedding_size
+        pooler = hidden * hidden + hidden
+        words = hidden * embedded + embedded + 2 * embedded + self.vocab_size
+        return pooler + words + 2 * hidden + 2
+
+    @property
     def shape(self) -> str:
         """For people: "4 layers x 256"."""
         return f"{self.num_hidden_layers} layers x {self.hidden_size}"
@@ -158,20 +178,19 @@ class BertConfig:
             raise ModelError(f"There is no model size {name!r}; choose one of {', '.join(PRESETS)}.")
         layers, hidden = PRESETS[name]
         hidden = changes.get("hidden_size", hidden)
-        sizes = {
-            "vocab_size": vocab_size,
-            "num_hidden_layers": layers,
-            "hidden_size": hidden,
-            "num_attention_heads": max(1, hidden // 64),
-            "intermediate_size": 4 * hidden,
-        }
-        _refuse_unknown(changes)
-        return cls(**(sizes | changes))
+        sizes = {"vocab_size": vocab_size, "num_hidden_layers": layers, "hidden_size": hidden}
+        cls._refuse_unknown(changes)
+        return cls(**(sizes | cls.sizes_beside(hidden) | changes))
+
+    @classmethod
+    def sizes_beside(cls, hidden_size: int) -> dict[str, int]:
+        """What follows the hidden size in a preset."""
+        return {"num_attention_heads": max(1, hidden_size // 64), "intermediate_size": 4 * hidden_size}
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values; label names go when their number changes, the number follows new
         names."""
-        _refuse_unknown(changes)
+        self._refuse_unknown(changes)
         if "id2label" in changes:
             names = changes["id2label"]
             changes = {"label2id": None} | ({} if names is None else {"num_labels": len(names)}) | changes
@@ -194,7 +213,7 @@ class BertConfig:
             values["architectures"] = [architecture]
         if not self.classifier_hidden_layers:
             del values["classifier_hidden_layers"]
-        model_type = OWN_MODEL_TYPE if self.classifier_hidden_layers else self.model_type
+        model_type = self.own_model_type if self.classifier_hidden_layers else self.model_type
         return values | {"model_type": model_type, "tie_word_embeddings": True}
 
     @classmethod
@@ -203,10 +222,10 @@ class BertConfig:
 
         Raises ModelError for another model_type and for features that this encoder does not have.
         """
-        if values.get("model_type") not in (cls.model_type, OWN_MODEL_TYPE):
+        if values.get("model_type") not in (cls.model_type, cls.own_model_type):
             raise ModelError(
-                f'model_type is {values.get("model_type")!r}, and only "{cls.model_type}" and "{OWN_MODEL_TYPE}" can '
-                "be read; give the folder of a BERT model."
+                f'model_type is {values.get("model_type")!r}, and only "{cls.model_type}" and "{cls.own_model_type}" '
+                "can be read; give the folder of such a model."
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise ModelError(
@@ -221,18 +240,23 @@ class BertConfig:
             known.setdefault("num_labels", len(known["id2label"]))
         return cls(**known)
 
+    @classmethod
+    def _refuse_unknown(cls, changes: dict[str, Any]) -> None:
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(changes) - set(known))
+        if unknown:
+            raise ModelError(f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}.")
+
 
 def parameter_count(config: BertConfig) -> int:
-    """Trainable numbers of BertForPreTraining; the decoder that shares the word embedding counts once."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    """Trainable numbers of the class for pretraining; the decoder that shares the word embedding counts once."""
+    hidden, inner, embedded = config.hidden_size, config.intermediate_size, config.embedding_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    norm = 2 * hidden
+    embeddings = rows * embedded + 2 * embedded + config.has_projection * (embedded * hidden + hidden)
     attention = 4 * (hidden * hidden + hidden)
     feed_forward = 2 * hidden * inner + inner + hidden
-    layers = config.num_stored_layers * (attention + feed_forward + 2 * norm)
-    dense = hidden * hidden + hidden
-    heads = dense + (dense + norm + config.vocab_size) + (2 * hidden + 2)
-    return rows * hidden + norm + layers + heads
+    layers = config.num_stored_layers * (attention + feed_forward + 4 * hidden)
+    return embeddings + layers + config.num_head_parameters
 
 
 def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: float = 0.15) -> float:
@@ -242,21 +266,15 @@ def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: f
     tokens, the MLM head for the masked fraction, pooler and NSP once a sequence (Kaplan et al. 2020, section
     2.1). Of the last layer, all tokens need key and value, only masked and first tokens the rest.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner, embedded = config.hidden_size, config.intermediate_size, config.embedding_size
     key_value = 2 * 2 * hidden * hidden
     rest = 2 * (2 * hidden * hidden + 2 * hidden * inner) + 4 * sequence_length * hidden
     layers = (config.num_hidden_layers - 1) * (key_value + rest)
     last = key_value + min(1, masked_fraction + 1 / sequence_length) * rest
-    head = masked_fraction * 2 * (hidden * hidden + hidden * config.vocab_size)
+    projection = config.has_projection * 2 * embedded * hidden
+    head = masked_fraction * 2 * (hidden * embedded + embedded * config.vocab_size)
     pooled = 2 * (hidden * hidden + 2 * hidden) / sequence_length
-    return 3 * (layers + last + head + pooled)
-
-
-def _refuse_unknown(changes: dict[str, Any]) -> None:
-    known = [field.name for field in fields(BertConfig)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise ModelError(f"BertConfig has no field {', '.join(unknown)}; its fields are {', '.join(known)}.")
+    return 3 * (projection + layers + last + head + pooled)
 
 
 def _is_integer(value: object) -> bool:

@@ -12,7 +12,7 @@ from .config import BertConfig
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, H].
+    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, E], where E is H.
 
     Rows beyond T, where more are asked for, are of no token in particular.
     """
@@ -20,16 +20,16 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         # No padding_idx: padding never gets here, so id 0 is a word like any other.
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = layer_norm(config)
+        self.word = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.embedding_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.norm = layer_norm(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
         ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
         words, types, positions = (F.pad(values, (0, num_rows - batch.num_tokens)) for values in ids)  # [T] each
-        total = self.word(words) + self.token_type(types)  # [T, H]
+        total = self.word(words) + self.token_type(types)  # [T, E]
         return self.dropout(self.norm(total + self.position(positions)))
 
 

@@ -5,8 +5,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from .albert import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForMultipleChoice,
+    AlbertForPreTraining,
+    AlbertForQuestionAnswering,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+)
 from .bert import BertForMaskedLM, BertForPreTraining
-from .config import OWN_MODEL_TYPE, BertConfig
+from .config import BertConfig
 from .huggingface import read_config as read_config_of
 from .huggingface import read_config_values
 from .tasks import (
@@ -48,7 +57,15 @@ BERT = Family(
     BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification,
     BertForMultipleChoice, BertForQuestionAnswering,
 )  # fmt: skip
-FAMILIES = {BertConfig.model_type: BERT, OWN_MODEL_TYPE: BERT}
+ALBERT = Family(
+    AlbertConfig, AlbertForPreTraining, AlbertForMaskedLM, AlbertForSequenceClassification,
+    AlbertForTokenClassification, AlbertForMultipleChoice, AlbertForQuestionAnswering,
+)  # fmt: skip
+FAMILIES = {
+    model_type: family
+    for family in (BERT, ALBERT)
+    for model_type in (family.config.model_type, family.config.own_model_type)
+}
 """`model_type` -> family."""
 
 

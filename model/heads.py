@@ -22,25 +22,25 @@ class Pooler(nn.Module):
 class MaskedLanguageHead(nn.Module):
     """Scores over the vocabulary: hidden [M, H] -> [M, V] (Devlin et al. 2019, section 3.1, task 1).
 
-    The output matrix is the word embedding, handed in at each call: it is one parameter, with a bias of its
+    The output matrix is the word embedding [V, E], handed in at each call: it is one parameter, with a bias of its
     own here.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm = layer_norm(config)
+        self.norm = layer_norm(config, config.embedding_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embedding: Tensor, entries: Tensor | None = None) -> Tensor:
         """Scores for these entries alone, int64 [S], if they are given: [M, S]."""
-        hidden = self.norm(self.activation(self.dense(hidden)))
+        hidden = self.norm(self.activation(self.dense(hidden)))  # [M, E]
         return vocabulary_scores(hidden, word_embedding, self.bias, entries)
 
 
 def vocabulary_scores(hidden: Tensor, word_embedding: Tensor, bias: Tensor, entries: Tensor | None = None) -> Tensor:
-    """hidden [M, H] -> [M, V] by the word embedding [V, H] and a bias [V]; [M, S] for these entries alone, int64
+    """hidden [M, E] -> [M, V] by the word embedding [V, E] and a bias [V]; [M, S] for these entries alone, int64
     [S]."""
     if entries is not None:
         return F.linear(hidden, word_embedding[entries], bias[entries])

@@ -67,7 +67,7 @@ class PretrainedModel(nn.Module):
         folder = Path(folder)
         saved = read_config(folder, cls.config_class)
         config = saved.changed(**config_changes)
-        stored = open_weights(folder)
+        stored = open_weights(folder, cls.names.prefix)
         if new_head or config.classifier_hidden_layers != saved.classifier_hidden_layers:
             stored = _without_heads(stored, cls.names.task_heads)
         with torch.device("meta"):
@@ -105,7 +105,7 @@ def to_huggingface(model: PretrainedModel) -> dict[str, Tensor]:
             # Cloned, for a chunk shares its memory with its neighbours, which safetensors does not write.
             tensors[theirs] = rows.clone() if len(names) > 1 else rows.contiguous()
     if _is_bare(model):
-        return {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+        return {name.removeprefix(model.names.prefix): tensor for name, tensor in tensors.items()}
     return tensors
 
 
@@ -169,7 +169,7 @@ def _check(model: PretrainedModel, stored: StoredWeights) -> tuple[str, ...]:
     if lost:
         raise ModelError(
             f"{stored.path} lacks {len(lost)} tensors that config.json asks for, {lost[0]} first; "
-            "the two files do not belong together, or this is not a BERT. Copy the folder again."
+            "the two files do not belong together, or the model is another. Copy the folder again."
         )
     surplus = [name for name in stored.shapes if name.startswith(model.names.encoder) and name not in known]
     if surplus:

@@ -32,7 +32,7 @@ def initialise_parameter(owner: nn.Module, name: str, parameter: Tensor, std: fl
 
 
 @torch.no_grad()
-def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int) -> None:
+def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int, projection: Tensor | None = None) -> None:
     """Let position embeddings start as sinusoids, and the first layer's heads look at the neighbours of a word.
 
     A model would otherwise spend its first million tokens on finding out about word order.
@@ -42,15 +42,27 @@ def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int) -> None:
     (after Trockman and Kolter 2023, who start from such projections without positions). All of it is learned further.
 
     Args:
-        position: [positions, H], the embeddings, filled in place.
+        position: [positions, E], the embeddings, filled in place; E is H where there is no projection.
         qkv: [3 H, H], the weights of query, key and value of the first layer, filled in place but for the value.
+        projection: [H, E], the weights of the linear layer from the embeddings to the layers, filled in place. It is
+            orthogonal, so that the heads can see what the embeddings were before it, and so large that its output has a
+            variance of 1, as that of every layer has.
     """
     position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
     query, key, _ = qkv.unflatten(0, (3, num_heads, -1))
+    back = None
+    if projection is not None:
+        hidden, embedded = projection.shape
+        squared_gain = max(1.0, hidden / embedded)
+        nn.init.orthogonal_(projection, gain=math.sqrt(squared_gain))
+        back = projection.mT / squared_gain  # [E, H]
     for head in range(num_heads):
         offset = (head // 2 + 1) * (-1 if head % 2 else 1)
-        nn.init.orthogonal_(key[head])
-        query[head] = key[head] @ rotation(offset, key.shape[-1])
+        own = nn.init.orthogonal_(key[head] if back is None else key.new_empty(key.shape[1], len(back)))  # [D, E]
+        turned = own @ rotation(offset, own.shape[-1])
+        if back is not None:
+            key[head], turned = own @ back, turned @ back  # [D, H]
+        query[head] = turned
 
 
 def sinusoids(length: int, width: int) -> Tensor:

@@ -15,6 +15,10 @@ class TensorNames:
     """A module outside of the layers -> its name there."""
     layer_modules: Mapping[str, tuple[str, ...]]
     """A module of a layer -> the modules there that it joins, top to bottom: three for qkv, else one."""
+    prefix: str = "bert."
+    """Of the names of the encoder there, in a model with heads."""
+    layer: str = "bert.encoder.layer.{}."
+    """Before the names there of the modules of a layer, whose number is put in."""
     encoder: tuple[str, ...] = ("bert.embeddings.", "bert.encoder.")
     """Prefixes there of what no folder may lack."""
     task_heads: tuple[str, ...] = ("classifier.", "qa_outputs.")
@@ -35,7 +39,7 @@ class TensorNames:
         if not module.startswith("bert.layers."):
             return (f"{self.modules[module]}.{kind}",)
         _, _, index, part = module.split(".")
-        return tuple(f"bert.encoder.layer.{index}.{theirs}.{kind}" for theirs in self.layer_modules[part])
+        return tuple(f"{self.layer.format(index)}{theirs}.{kind}" for theirs in self.layer_modules[part])
 
 
 BERT_NAMES = TensorNames(

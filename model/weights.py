@@ -19,7 +19,7 @@ _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 @dataclass
 class StoredWeights:
-    """Tensors under the names of transformers' classes with heads ("bert." before the encoder)."""
+    """Tensors under the names of transformers' classes with heads (in a BERT "bert." before the encoder)."""
 
     path: Path
     """The file that messages name."""
@@ -29,10 +29,11 @@ class StoredWeights:
     """Name -> values, on the CPU."""
 
 
-def open_weights(folder: Path) -> StoredWeights:
+def open_weights(folder: Path, prefix: str = "bert.") -> StoredWeights:
     """model.safetensors, its shards, or pytorch_model.bin, in that order of preference.
 
-    Raises ModelError where there is none, or where a file cannot be read.
+    The names of an encoder without heads get its `prefix`. Raises ModelError where there is no file, or where one
+    cannot be read.
     """
     single, index, pickled = (
         folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -40,11 +41,11 @@ def open_weights(folder: Path) -> StoredWeights:
     for path in (single, index, pickled):
         check_place(path)
     if single.is_file():
-        return _from_safetensors(single, [single])
+        return _from_safetensors(single, [single], prefix)
     if index.is_file():
-        return _from_safetensors(index, _shards(index))
+        return _from_safetensors(index, _shards(index), prefix)
     if pickled.is_file():
-        return _from_pickle(pickled)
+        return _from_pickle(pickled, prefix)
     raise ModelError(
         f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the folder again."
     )
@@ -71,7 +72,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
+def _from_safetensors(path: Path, files: list[Path], prefix: str) -> StoredWeights:
     shapes, places = {}, {}
     for file in files:
         try:
@@ -89,7 +90,7 @@ def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file} cannot be read at {name} ({error}): {_REMEDY}") from None
 
-    return _canonical(path, shapes, read)
+    return _canonical(path, shapes, read, prefix)
 
 
 def _shards(index: Path) -> list[Path]:
@@ -105,7 +106,7 @@ def _shards(index: Path) -> list[Path]:
     return files
 
 
-def _from_pickle(path: Path) -> StoredWeights:
+def _from_pickle(path: Path, prefix: str) -> StoredWeights:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged pickle can fail in any way; the cause stays in the message.
@@ -114,7 +115,7 @@ def _from_pickle(path: Path) -> StoredWeights:
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
     shapes = {str(name): tuple(value.shape) for name, value in tensors.items()}
-    return _canonical(path, shapes, lambda name: _numbers(tensors[name], name, path))
+    return _canonical(path, shapes, lambda name: _numbers(tensors[name], name, path), prefix)
 
 
 def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
@@ -123,13 +124,15 @@ def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
     return tensor
 
 
-def _canonical(path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor]) -> StoredWeights:
-    """Today's names for old ones, "bert." before a bare encoder, no position_ids of old releases."""
+def _canonical(
+    path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor], prefix: str
+) -> StoredWeights:
+    """Today's names for old ones, the prefix before a bare encoder, no position_ids of old releases."""
     bare = any(name.startswith("embeddings.") for name in shapes)
     stored_name = {}
     for name in shapes:
         if not name.endswith(".position_ids"):
-            stored_name[_today(f"bert.{name}" if bare else name)] = name
+            stored_name[_today(f"{prefix}{name}" if bare else name)] = name
     return StoredWeights(
         path,
         {name: shapes[stored] for name, stored in stored_name.items()},

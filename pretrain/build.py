@@ -154,12 +154,12 @@ def make_data(
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
     """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
-    length, has_pairs = examples.longest, objective.needs_pairs
+    length, pairs = examples.longest, {"next_sentence": objective.needs_pairs, "exchange": objective.exchanges}
     stream = ExampleStream(training_examples(settings, prepared, objective))
     # Runs are compared on the same masks, whatever they are trained on.
     held_out = objective.batch_maker(prepared.validation, tokenizer, "token", tokens, prepared.validation_copied)
     precision = Precision(settings.device, settings.precision)
-    held_out_examples = ShardExamples.of(prepared, "validation", length, next_sentence=has_pairs)
+    held_out_examples = ShardExamples.of(prepared, "validation", length, **pairs)
     evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
     plan = TargetPlan(settings.mask_shares, make_sampler(settings, prepared))
     return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens, plan=plan), evaluation
@@ -180,7 +180,8 @@ def training_examples(
     kind, examples = PACKINGS[settings.packing], settings.examples
     if objective.needs_pairs and not kind.has_pairs:
         raise PretrainError(f"--packing {settings.packing} makes no pairs, which {objective.name} learns from: drop it")
-    return kind.of(prepared, "train", examples.longest, examples.seed, objective.needs_pairs)
+    pairs = objective.needs_pairs, objective.exchanges
+    return kind.of(prepared, "train", examples.longest, examples.seed, *pairs)
 
 
 def make_sampler(settings: PretrainSettings, prepared: PreparedCorpus) -> EntrySampler | None:

@@ -68,7 +68,13 @@ class GpuMemory:
         last = key_value + self.masked * (norm * hidden + rest)
         # The scores and their gradient.
         scores = self.heads * self.masked * 2 * number * self.config.vocab_size
-        return layers + last + 2 * norm * hidden + scores
+        return layers + last + self._of_embeddings(number, norm) + scores
+
+    def _of_embeddings(self, number: int, norm: int) -> int:
+        """What their norm reads, and what it makes, or a projection reads and makes."""
+        hidden, embedded = self.config.hidden_size, self.config.embedding_size
+        made = number * (embedded + hidden) if self.config.has_projection else norm * hidden
+        return norm * embedded + made
 
     def _state(self) -> int:
         momenta = 2 * parameter_count(self.config) - (self._matrices() if self.optimizer == "muon" else 0)

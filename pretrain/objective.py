@@ -48,6 +48,8 @@ class Part(ABC):
     """In a sentence: "pretrained with ..."."""
     needs_pairs: bool
     """Whether examples are to be pairs of segments."""
+    exchanges: bool = True
+    """Whether half of the pairs may have exchanged B's, as next sentence prediction wants it; else B follows A."""
     metrics: tuple[str, ...]
     """The names of its results."""
     baselines: Mapping[str, str]
@@ -143,6 +145,11 @@ class PretrainingObjective:
     def needs_pairs(self) -> bool:
         """Whether examples are to be pairs of segments."""
         return any(part.needs_pairs for part in self.parts)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether half of the pairs are to have exchanged B's; else B follows A in all of them."""
+        return all(part.exchanges for part in self.parts)
 
     @property
     def learned(self) -> str:

@@ -9,6 +9,7 @@ from data_prep.prepared import PreparedCorpus
 from .masked_words import MaskedWords
 from .next_sentence import NextSentence
 from .objective import PretrainingObjective
+from .sentence_order import SentenceOrder, SentenceOrderBatches
 from .settings import PretrainSettings
 from .span_boundary import SpanBatchMaker, SpanBoundary, SpanBoundaryObjective
 
@@ -44,5 +45,16 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
     return SpanBoundaryObjective(parts, off=[NextSentence()], batch_maker=SpanBatchMaker)
 
 
-OBJECTIVES: dict[str, ObjectiveMaker] = {"mlm+nsp": _bert, "mlm": _bert, "mlm+sbo": _span_bert}
+def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
+    """Masked words, and the order of sentences if any document has two."""
+    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder()
+    if all(np.diff(shard.document_starts).max(initial=0) < 2 for shard in prepared.train):
+        print("Sentence-order prediction is off: no document of the corpus has two sentences.", flush=True)
+        return PretrainingObjective([words], off=[order])
+    return PretrainingObjective([words, order], batch_maker=SentenceOrderBatches)
+
+
+OBJECTIVES: dict[str, ObjectiveMaker] = {
+    "mlm+nsp": _bert, "mlm": _bert, "mlm+sop": _sentence_order, "mlm+sbo": _span_bert,
+}  # fmt: skip
 """`--objective` -> what makes it out of the resolved settings and the prepared corpus."""

@@ -31,14 +31,14 @@ class PretrainSettings(LoopSettings):
     preset: str = "auto"
     """Layers x width: tiny 2x128, micro 4x128, mini 4x256, small 4x512, medium 8x512, base 12x768, large 24x1024. auto:
     on a CPU micro up to 10 minutes, else mini; on a GPU base."""
-    family: Literal["auto", "bert"] = "auto"
+    family: Literal["auto", "bert", "albert"] = "auto"
     """Architecture of a fresh model. auto: the one of the objective."""
     init_from: str | None = None
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
-    objective: Literal["mlm+nsp", "mlm", "mlm+sbo"] = "mlm+nsp"
-    """Masked words, and next sentences or span boundaries."""
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo"] = "mlm+nsp"
+    """Masked words, and next sentences, their order or span boundaries."""
     packing: Literal["windows", "full-sentences"] = "windows"
     """What an example is cut from: one document, or sentences in a row over document ends, as many as fit."""
     length_shares: tuple[float, ...] = ()

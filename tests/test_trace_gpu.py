@@ -31,13 +31,14 @@ def fake_gpu():
     return module
 
 
-@pytest.fixture(scope="module")
-def rows(fake_gpu):
-    """The table of benchmarks/trace_gpu.py, by arithmetic: each row by heading.
+@pytest.fixture(scope="module", params=["bert", "albert"])
+def rows(fake_gpu, request):
+    """The table of benchmarks/trace_gpu.py for a family, by arithmetic: each row by heading.
 
     A process of its own: autograd makes its threads once, for the devices that are there at the first backward pass.
     """
     command = [sys.executable, BENCHMARKS / "trace_gpu.py", "--presets=mini", "--lengths=64", "--tokens=16384"]
+    command.append(f"--family={request.param}")
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS.parent).stdout
     headings, _, *lines = (
         [cell.strip() for cell in line.split("|")[1:-1]] for line in printed.split("\n") if "|" in line

@@ -110,6 +110,8 @@ class ShardExamples:
     sequence_length: int
     seed: int
     next_sentence: bool = True
+    exchange: bool = True
+    """See `pairs.pairs`."""
     stored: Sequence[Mapping[str, npt.NDArray[np.int32]]] = ()
     """Of each shard the pairs of epoch 0 as columns [rows]; empty if they are to be computed too."""
 
@@ -121,15 +123,16 @@ class ShardExamples:
         sequence_length: int,
         seed: int = HELD_OUT_SEED,
         next_sentence: bool = True,
+        exchange: bool = True,
     ) -> Self:
         """The examples of a part of a corpus; its stored pairs are read where they are those that are asked for."""
         identity = prepared.manifest["identity"]
         its_seed = identity.get("seed") if part == "train" else HELD_OUT_SEED
-        made_with = (prepared.manifest.get("pairs"), identity["sequence_length"], its_seed, True)
-        is_stored = made_with == (PAIRS_VERSION, sequence_length, seed, next_sentence)
+        made_with = (prepared.manifest.get("pairs"), identity["sequence_length"], its_seed, True, True)
+        is_stored = made_with == (PAIRS_VERSION, sequence_length, seed, next_sentence, exchange)
         shards = prepared.train if part == "train" else prepared.validation
         stored = prepared.pairs(part) if is_stored else ()
-        return cls(shards, prepared.tokenizer.starts_word, sequence_length, seed, next_sentence, stored)
+        return cls(shards, prepared.tokenizer.starts_word, sequence_length, seed, next_sentence, exchange, stored)
 
     def __len__(self) -> int:
         """How many shards there are."""
@@ -141,6 +144,7 @@ class ShardExamples:
             columns = {name: column.astype(np.int64) for name, column in self.stored[index].items()}
         else:
             shard, length = self.shards[index], self.sequence_length
-            columns = pairs(shard, length, self.seed, epoch, self.starts_word, self.next_sentence).columns()
+            kind = self.next_sentence, self.exchange
+            columns = pairs(shard, length, self.seed, epoch, self.starts_word, *kind).columns()
         rows = np.arange(len(columns["label"]))
         return Examples(np.full(len(rows), index), **columns, key=example_keys(index, rows, self.seed, epoch))

@@ -73,7 +73,13 @@ class Pairs:
 
 
 def pairs(
-    shard: Shard, sequence_length: int, seed: int, epoch: int, starts_word: Bools, next_sentence: bool = True
+    shard: Shard,
+    sequence_length: int,
+    seed: int,
+    epoch: int,
+    starts_word: Bools,
+    next_sentence: bool = True,
+    exchange: bool = True,
 ) -> Pairs:
     """All examples of a shard in an epoch, in text order.
 
@@ -82,6 +88,7 @@ def pairs(
         sequence_length: the most tokens of an example, special tokens included.
         starts_word: bool [V], False for pieces that continue a word; over-long sentences are cut at word starts.
         next_sentence: False makes every window one segment, [CLS] A [SEP], without a label.
+        exchange: False leaves every B behind its A: windows are cut in the same places, and have label 0.
     """
     capacity = sequence_length - NUM_SPECIAL_TOKENS
     stretch_starts, document_starts, sentences_cut = cut_long_sentences(shard, capacity, starts_word)
@@ -98,7 +105,9 @@ def pairs(
     reason = np.full(len(first), Reason.NO_PARTNER, dtype=np.int8)
     alone = np.flatnonzero(num_stretches == 1)
     reason[alone] = why_alone(stretch_starts, document_starts, first[alone], capacity)
-    if len(split):
+    if len(split) and not exchange:
+        label[split] = IS_NEXT
+    elif len(split):
         document = np.searchsorted(document_starts, first[split], side="right")
         order_key = keys(seed, "partner", epoch, shard.index, first[split])
         shapes = (a_length[split], b_length[split], num_stretches[split] - 1 - place)

@@ -116,11 +116,13 @@ def task_of_folder(folder: Path) -> Task:
     config: Mapping[str, Any] = read_object(folder / "config.json") or {}
     by_type = {"regression": Regression.name, "multi_label_classification": MultiLabel.name}
     name = facts.get("task") or by_type.get(config.get("problem_type"), Classification.name)
-    by_class = {
-        "BertForTokenClassification": Tagging.name,
-        "BertForMultipleChoice": MultipleChoice.name,
-        "BertForQuestionAnswering": QuestionAnswering.name,
+    # Behind the name of its family, in that of its class.
+    by_head = {
+        "TokenClassification": Tagging.name,
+        "MultipleChoice": MultipleChoice.name,
+        "QuestionAnswering": QuestionAnswering.name,
     }
     if "task" not in facts:
-        name = next((by_class[each] for each in config.get("architectures") or () if each in by_class), name)
+        heads = [str(each).partition("For")[2] for each in config.get("architectures") or ()]
+        name = next((by_head[head] for head in heads if head in by_head), name)
     return TASKS.get(name, Classification)()

@@ -109,6 +109,14 @@ def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_o
     assert json.loads((out / "results.json").read_text())["processes"] == 2
 
 
+@pytest.mark.parametrize("options", [("--family=albert", "--objective=mlm+sop")], ids=" ".join)
+def test_two_processes_train_a_relative_of_bert_as_one(options, even_job, tmp_path):
+    job = even_job.changed(*options, steps=6, evaluations=1)
+    one = finish(job, tmp_path / "one", Job.fork)
+    two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
+    assert_same_training(two, one)
+
+
 def test_another_number_of_processes_goes_on_with_the_same_run(even_job, by_one, tmp_path):
     out = tmp_path / "out"
     seen = Seen(out, even_job)

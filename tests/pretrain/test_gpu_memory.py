@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model import PRESETS, BertConfig, BertForPreTraining
+from model import PRESETS, BertConfig
+from model.families import FAMILIES
 from pretrain.engine.device import tokens_at_once
 from pretrain.engine.optimizer import Optimizer
 from pretrain.gpu_memory import GpuMemory
@@ -14,14 +15,17 @@ from pretrain.resolve import MASK_SHARE
 PRECISIONS = ("bf16", "fp16", "fp32")
 
 
-def memory(preset: str, optimizer: str = "muon", precision: str = "bf16", vocab_size: int = 30_522) -> GpuMemory:
-    return GpuMemory(BertConfig.from_preset(preset, vocab_size), optimizer, precision, max(MASK_SHARE))
+def memory(
+    preset: str, optimizer: str = "muon", precision: str = "bf16", vocab_size: int = 30_522, family: str = "bert"
+) -> GpuMemory:
+    return GpuMemory(FAMILIES[family].config.from_preset(preset, vocab_size), optimizer, precision, max(MASK_SHARE))
 
 
+@pytest.mark.parametrize("family", ["bert", "albert"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_weights_gradients_and_state_are_those_of_a_model_that_has_taken_a_step(optimizer):
-    computed = memory("tiny", optimizer, "fp32", vocab_size=500)
-    model = BertForPreTraining(computed.config)
+def test_weights_gradients_and_state_are_those_of_a_model_that_has_taken_a_step(optimizer, family):
+    computed = memory("tiny", optimizer, "fp32", vocab_size=500, family=family)
+    model = FAMILIES[family].pretraining(computed.config)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     made = Optimizer(model, optimizer, 1e-3, 0.1)
