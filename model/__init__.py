@@ -28,6 +28,16 @@ from .albert import (
 from .batch import PackedBatch
 from .bert import BertForMaskedLM, BertForPreTraining, BertModel
 from .config import PRESETS, BertConfig, ModelError, flops_per_token, parameter_count
+from .electra import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForMultipleChoice,
+    ElectraForPreTraining,
+    ElectraForQuestionAnswering,
+    ElectraForSequenceClassification,
+    ElectraForTokenClassification,
+    ElectraModel,
+)
 from .tasks import (
     BertForMultipleChoice,
     BertForNextSentencePrediction,
@@ -55,6 +65,14 @@ __all__ = [
     "BertForSequenceClassification",
     "BertForTokenClassification",
     "BertModel",
+    "ElectraConfig",
+    "ElectraForMaskedLM",
+    "ElectraForMultipleChoice",
+    "ElectraForPreTraining",
+    "ElectraForQuestionAnswering",
+    "ElectraForSequenceClassification",
+    "ElectraForTokenClassification",
+    "ElectraModel",
     "ModelError",
     "PackedBatch",
     "flops_per_token",

@@ -15,7 +15,7 @@ from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_atten
 from .batch import PackedBatch
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, Layers
-from .heads import MaskedLanguageHead, Pooler
+from .heads import MaskedLanguageHead, Pooler, classification_head
 from .huggingface import PretrainedModel
 from .initialisation import initialise, look_at_neighbours
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
@@ -26,12 +26,13 @@ class BertModel(PretrainedModel):
 
     embeddings_class: ClassVar[type[Embeddings]] = Embeddings
     layers_class: ClassVar[type[Layers]] = Layers
+    pooler_class: ClassVar[type[nn.Module]] = Pooler
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = self.embeddings_class(config)
         self.layers = self.layers_class(config)
-        self.pooler = Pooler(config) if add_pooling_layer else None
+        self.pooler = self.pooler_class(config) if add_pooling_layer else None
         self.attention_implementation = "auto"
         initialise(self, config.initializer_range)
 
@@ -174,6 +175,10 @@ class BertWithHead(PretrainedModel):
     def attention_implementation(self, name: str) -> None:
         self.bert.attention_implementation = name
 
+    def new_classifier(self, num_labels: int) -> nn.Module:
+        """A head with this many outputs for each pooled sequence, or each token."""
+        return classification_head(self.config, num_labels)
+
     def encode_pooled(self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool) -> EncoderOutput:
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
@@ -254,9 +259,11 @@ class BertForPreTraining(BertWithHead):
 class BertForMaskedLM(BertWithHead):
     """MLM head, no pooler."""
 
+    mlm_head_class: ClassVar[type[MaskedLanguageHead]] = MaskedLanguageHead
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
-        self.mlm_head = MaskedLanguageHead(config)
+        self.mlm_head = self.mlm_head_class(config)
         self.initialise_heads()
 
     def forward(

@@ -14,10 +14,20 @@ from .albert import (
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
 )
-from .bert import BertForMaskedLM, BertForPreTraining
+from .bert import BertForMaskedLM, BertForPreTraining, BertWithHead
 from .config import BertConfig
+from .electra import (
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForMultipleChoice,
+    ElectraForPreTraining,
+    ElectraForQuestionAnswering,
+    ElectraForSequenceClassification,
+    ElectraForTokenClassification,
+)
+from .electra_pair import GENERATOR
+from .huggingface import CONFIG_FILE, read_config_values
 from .huggingface import read_config as read_config_of
-from .huggingface import read_config_values
 from .tasks import (
     BertForMultipleChoice,
     BertForQuestionAnswering,
@@ -36,12 +46,14 @@ class Family:
     """
 
     config: type[BertConfig]
-    pretraining: type[BertForPreTraining]
+    pretraining: type[BertWithHead]
     masked_lm: type[BertForMaskedLM]
     sequence_classification: type[BertForSequenceClassification]
     token_classification: type[BertForTokenClassification]
     multiple_choice: type[BertForMultipleChoice]
     question_answering: type[BertForQuestionAnswering]
+    masked_lm_folder: str = ""
+    """Where in a model's folder that with the MLM head may be, if it is a model of its own."""
 
     @cached_property
     def vectors(self) -> type[BertForVectors]:
@@ -61,9 +73,13 @@ ALBERT = Family(
     AlbertConfig, AlbertForPreTraining, AlbertForMaskedLM, AlbertForSequenceClassification,
     AlbertForTokenClassification, AlbertForMultipleChoice, AlbertForQuestionAnswering,
 )  # fmt: skip
+ELECTRA = Family(
+    ElectraConfig, ElectraForPreTraining, ElectraForMaskedLM, ElectraForSequenceClassification,
+    ElectraForTokenClassification, ElectraForMultipleChoice, ElectraForQuestionAnswering, masked_lm_folder=GENERATOR,
+)  # fmt: skip
 FAMILIES = {
     model_type: family
-    for family in (BERT, ALBERT)
+    for family in (BERT, ALBERT, ELECTRA)
     for model_type in (family.config.model_type, family.config.own_model_type)
 }
 """`model_type` -> family."""
@@ -80,3 +96,10 @@ def family_of(folder: str | Path) -> Family:
 def read_config(folder: str | Path) -> BertConfig:
     """The config of a model folder; raises ModelError, naming the file, if it cannot be honoured."""
     return read_config_of(Path(folder), family_of(folder).config)
+
+
+def masked_lm_folder(folder: str | Path) -> Path:
+    """Where the model with the MLM head of a model folder is: there, or in it where its family has another model for
+    that. Raises ModelError if it holds no config.json."""
+    inside = Path(folder) / family_of(folder).masked_lm_folder
+    return inside if (inside / CONFIG_FILE).is_file() else Path(folder)

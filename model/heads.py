@@ -52,7 +52,7 @@ class ClassificationHead(nn.Module):
 
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
-        self.dropout = _classifier_dropout(config)
+        self.dropout = classifier_dropout(config)
         self.linear = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class DeepClassificationHead(nn.Module):
     def __init__(self, config: BertConfig, num_labels: int) -> None:
         super().__init__()
         size = config.hidden_size
-        self.dropout = _classifier_dropout(config)
+        self.dropout = classifier_dropout(config)
         self.hidden = nn.ModuleList(nn.Linear(size, size) for _ in range(config.classifier_hidden_layers))
         self.activation = ACTIVATIONS[config.hidden_act]
         self.output = nn.Linear(size, num_labels)
@@ -86,6 +86,7 @@ def classification_head(config: BertConfig, num_labels: int) -> ClassificationHe
     return ClassificationHead(config, num_labels)
 
 
-def _classifier_dropout(config: BertConfig) -> Dropout:
+def classifier_dropout(config: BertConfig) -> Dropout:
+    """The dropout in a head of fine-tuning."""
     dropout = config.classifier_dropout
     return Dropout(config.hidden_dropout_prob if dropout is None else dropout)

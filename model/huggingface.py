@@ -40,6 +40,11 @@ class PretrainedModel(nn.Module):
         super().__init__()
         self.config = config
 
+    @property
+    def shape(self) -> str:
+        """For people: "4 layers x 256"."""
+        return self.config.shape
+
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError
@@ -52,6 +57,14 @@ class PretrainedModel(nn.Module):
     def architecture(cls) -> str:
         """The class of its folder, as config.json names it: the one without what only a training needs."""
         return next(kind.__name__ for kind in cls.__mro__ if not getattr(kind, "training_only", ()))
+
+    def remade(self, **config_changes: Any) -> Self:
+        """A fresh model of the same class and sizes, but for these fields of the config."""
+        return type(self)(self.config.changed(**config_changes))
+
+    def folders(self, folder: Path) -> list[Path]:
+        """Those that `save_pretrained` writes: a model each, which needs its tokenizer there."""
+        return [folder]
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:

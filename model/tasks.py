@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from .batch import PackedBatch
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
-from .heads import classification_head
 from .outputs import EncoderOutput, LogitsOutput, QuestionAnsweringOutput
 
 
@@ -41,7 +40,7 @@ class BertForSequenceClassification(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=True)
-        self.classifier = classification_head(config, config.num_labels)
+        self.classifier = self.new_classifier(config.num_labels)
         self.initialise_heads()
 
     def forward(
@@ -84,7 +83,7 @@ class BertForTokenClassification(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
-        self.classifier = classification_head(config, config.num_labels)
+        self.classifier = self.new_classifier(config.num_labels)
         self.initialise_heads()
 
     def forward(
@@ -152,7 +151,7 @@ class BertForMultipleChoice(BertWithHead):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, add_pooling_layer=True)
-        self.classifier = classification_head(config, 1)
+        self.classifier = self.new_classifier(1)
         self.initialise_heads()
 
     def forward(
