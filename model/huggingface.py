@@ -45,6 +45,11 @@ class PretrainedModel(nn.Module):
         """For people: "4 layers x 256"."""
         return self.config.shape
 
+    @property
+    def num_parameters(self) -> int:
+        """Trainable numbers, but for those that only a training needs; shared ones count once."""
+        return sum(p.numel() for name, p in self.named_parameters() if not name.startswith(self.training_only))
+
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError

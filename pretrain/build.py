@@ -205,7 +205,7 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
         model: its word embedding may have more rows than `old` has entries.
     """
     rows = max(model.config.vocab_size, new.vocab_size)
-    grown = type(model)(model.config.changed(vocab_size=rows))
+    grown = model.remade(vocab_size=rows)
     before, after = dict(model.named_parameters()), dict(grown.named_parameters())
     for name, parameter in before.items():
         after[name][: len(parameter)].copy_(parameter)
@@ -223,7 +223,7 @@ def lengthened(model: BertForPreTraining, length: int) -> BertForPreTraining:
 
     Near positions look at each other in the copies as they did (Beltagy et al. 2020, section 5).
     """
-    grown = type(model)(model.config.changed(max_position_embeddings=length))
+    grown = model.remade(max_position_embeddings=length)
     after = dict(grown.named_parameters())
     for name, parameter in model.named_parameters():
         rows = torch.arange(len(after[name])) % len(parameter)

@@ -13,7 +13,7 @@ from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk, tempora
 from data_prep.examples.packing import Examples
 from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
-from model import BertConfig, parameter_count
+from model import BertConfig
 
 from .batches import ExampleStream
 from .build import make_model
@@ -142,7 +142,7 @@ def _print_plan(
     settings: PretrainSettings, learner: Learner, objective: PretrainingObjective, described: str, speeds: list[Speed],
     corpus: CorpusSize,
 ) -> None:  # fmt: skip
-    budget, parameters = Budget.parse(settings.budget), parameter_count(learner.model.config)
+    budget, parameters = Budget.parse(settings.budget), learner.model.num_parameters
     ends = [0.0, *(until for until, _ in settings.phases)]
     parts = [speed.steps_in(budget, end - begin) for speed, (begin, end) in zip(speeds, pairwise(ends), strict=True)]
     steps = sum(parts)
@@ -193,6 +193,8 @@ def _nearest(tokens: float, seconds: float) -> str:
 
 def of_gpus(settings: PretrainSettings, config: BertConfig, objective: PretrainingObjective) -> str:
     """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
+    if not objective.memory_is_computed:
+        return "not computed for this objective; a step that does not fit is computed in halves"
     precision = settings.precision if settings.device == "cuda" else "bf16"
     heads = sum(part.scores_vocabulary for part in objective.parts)
     computed = GpuMemory(config, settings.optimizer, precision, max(settings.mask_shares), heads)

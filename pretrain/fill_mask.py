@@ -39,18 +39,26 @@ class MaskFiller:
     """A pretrained model that fills masks.
 
     Args:
-        folder: a model folder of ours or of transformers, with its tokenizer.
+        folder: a model folder of ours or of transformers, with its tokenizer. Of an ELECTRA the generator fills masks,
+            which its folder may hold.
 
     Raises:
         PretrainError: the folder cannot be opened.
     """
 
     def __init__(self, folder: str | Path):
-        from .engine.folder import family_of, open_model, require_embeddings
+        from model.families import masked_lm_folder
 
+        from .engine.folder import family_of, model_mistakes, open_model, require_embeddings
+
+        with model_mistakes(PretrainError):
+            folder = masked_lm_folder(folder)
         self.model = open_model(family_of(folder, PretrainError).masked_lm, folder, PretrainError).eval()
         if self.model.newly_initialised:
-            raise PretrainError(f"{folder} has not learned to fill masks: give a pretrained model, not a classifier")
+            raise PretrainError(
+                f"{folder} has not learned to fill masks: give a pretrained model, not a classifier, and of an ELECTRA "
+                "the generator"
+            )
         self.tokenizer = WordPieceTokenizer.load(folder)
         require_embeddings(folder, self.tokenizer.vocab_size, self.model.config.vocab_size, PretrainError)
 

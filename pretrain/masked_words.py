@@ -169,6 +169,11 @@ SCORES_AT_ONCE_ON_GPU = 2**24
 _FLOAT16_SCALE = 2.0**10
 
 
+def rows_at_once(logits: Tensor) -> int:
+    """How many rows of scores [M, V] are looked at together in float32."""
+    return max(1, _SCORES_AT_ONCE.get(logits.device.type, SCORES_AT_ONCE_ON_GPU) // logits.shape[1])
+
+
 def cross_entropy_sum(logits: Tensor, labels: Tensor, log_weights: Tensor | None = None) -> Tensor:
     """Sum of the negative log likelihoods (nats, float32) of labels [M] under logits [M, V], every label a column.
 
@@ -186,8 +191,7 @@ class _CrossEntropySum(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor, log_weights: Tensor | None) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
-        at_once = _SCORES_AT_ONCE.get(logits.device.type, SCORES_AT_ONCE_ON_GPU)
-        rows = max(1, at_once // logits.shape[1])
+        rows = rows_at_once(logits)
         ctx.scale = _FLOAT16_SCALE if logits.dtype == torch.float16 else 1.0
         for first in range(0, logits.shape[0], rows):
             part = slice(first, first + rows)

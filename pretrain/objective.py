@@ -24,8 +24,8 @@ class Scores:
 
     words: Tensor
     """[M, V] logits at the masked positions, or [M, S] where the batch names entries."""
-    pair: Tensor
-    """[N, 2] logits of the sentence pair."""
+    pair: Tensor | None
+    """[N, 2] logits of the sentence pair; None where nothing is made of pairs."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,15 @@ class Part(ABC):
         return {}
 
 
+_USE = """\
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="path/to/this/folder")
+print(fill("One word is [MASK] here."))
+```"""
+
+
 class PretrainingObjective:
     """Parts whose mean losses are added, as in BERT 1:1 (Devlin et al. 2019, section 3.1).
 
@@ -137,6 +146,14 @@ class PretrainingObjective:
 
     family: ClassVar[str] = "bert"
     """The `model_type` of the models it starts with, unless another is asked for."""
+    title: ClassVar[str] = "A BERT of its own domain"
+    """Of the model card."""
+    hub_task: ClassVar[str] = "fill-mask"
+    """What hubs call that which its models do."""
+    memory_is_computed: ClassVar[bool] = True
+    """Whether `gpu_memory` knows what its steps take."""
+    use: ClassVar[str] = _USE
+    """How to use its models, in Markdown for the model card."""
 
     def __init__(self, parts: Sequence[Part], off: Sequence[Part] = (), batch_maker: type[BatchMaker] = BatchMaker):
         self.parts, self.off, self.batch_maker = tuple(parts), tuple(off), batch_maker
@@ -223,8 +240,8 @@ class PretrainingObjective:
         return results
 
     def judge(self, results: Mapping[str, float]) -> list[float]:
-        """The sum of the held-out losses, of which the best model has the lowest."""
-        return [sum(results.get(f"{part.name}_loss", 0.0) for part in self.parts)]
+        """The sum of the held-out losses times their weights, of which the best model has the lowest."""
+        return [sum(part.weight * results.get(f"{part.name}_loss", 0.0) for part in self.parts)]
 
     def baselines(self, results: Mapping[str, float]) -> list[float | None]:
         """Results that depend on the held-out examples alone: evaluations on the same ones have the same."""

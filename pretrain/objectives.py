@@ -6,6 +6,7 @@ import numpy as np
 
 from data_prep.prepared import PreparedCorpus
 
+from .electra import make_electra
 from .masked_words import MaskedWords
 from .next_sentence import NextSentence
 from .objective import PretrainingObjective
@@ -55,6 +56,6 @@ def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> Pre
 
 
 OBJECTIVES: dict[str, ObjectiveMaker] = {
-    "mlm+nsp": _bert, "mlm": _bert, "mlm+sop": _sentence_order, "mlm+sbo": _span_bert,
+    "mlm+nsp": _bert, "mlm": _bert, "mlm+sop": _sentence_order, "mlm+sbo": _span_bert, "electra": make_electra,
 }  # fmt: skip
 """`--objective` -> what makes it out of the resolved settings and the prepared corpus."""

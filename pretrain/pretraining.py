@@ -14,7 +14,7 @@ from data_prep.durable import read_object, write_json, write_text
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from model import BertForPreTraining, parameter_count
+from model import BertForPreTraining
 from model.families import read_config
 
 from .batches import BatchMaker, ExampleStream
@@ -306,16 +306,17 @@ class Pretraining:
     def _introduce(self, run: Run) -> None:
         """Say what was chosen."""
         settings, config = self.settings, run.learner.model.config
+        parameters = run.learner.model.num_parameters
         sizes = dict.fromkeys(part.batch_size for _, part in settings.phases)
         say(
-            f"Training {parameter_count(config):,} parameters ({config.shape}, "
+            f"Training {parameters:,} parameters ({run.learner.model.shape}, "
             f"vocabulary {config.vocab_size:,}) for {settings.budget}: "
             f"{', then '.join(map(str, sizes))} examples a step, "
             f"{settings.optimizer} at {settings.learning_rate:g}, {settings.precision} on {settings.device}."
         )
         say(f"{self.machine}.")
         tokens = self.prepared.manifest["train"]["tokens"]
-        for warning in (too_large(parameter_count(config), tokens), busy(settings.device)):
+        for warning in (too_large(parameters, tokens), busy(settings.device)):
             if warning:
                 say(warning)
         if run.world.size > 1:

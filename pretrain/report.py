@@ -61,7 +61,9 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         if f"{name}_loss" not in last:
             continue
         steps = [row["tokens"] for row in training]
-        loss.plot(steps, [row.get(f"{name}_loss") for row in training], color=colour, alpha=0.3, lw=1)
+        learned = [row.get(f"{name}_loss") for row in training]
+        means = [None if value is None else value / part.weight for value in learned]
+        loss.plot(steps, means, color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
             for some, (more, style) in zip(lines, styles, strict=True):
                 values = [scale * found[f"{name}_{measure}"] for _, found in some]
@@ -148,14 +150,6 @@ _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
 _OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
-_TITLE = "A BERT of its own domain"
-_USE = """\
-```python
-from transformers import pipeline
-
-fill = pipeline("fill-mask", model="path/to/this/folder")
-print(fill("One word is [MASK] here."))
-```"""
 _LIMITS = """\
 It knows the text it was trained on and little else, and repeats whatever bias and errors that text has. It may have
 kept names and phrases of it: who may not read the text should not get the model unasked. It is a start for fine-tuning,
@@ -174,7 +168,7 @@ def model_card(
     """
     found = results["validation"]
     block = metadata(
-        "fill-mask",
+        objective.hub_task,
         "a BERT of its own domain",
         "held-out documents of the corpus",
         _indexed(objective, found),
@@ -184,10 +178,10 @@ def model_card(
         "Data": _data(prepared, results),
         "Results": table(("on held-out text", "this model", "baseline"), map(_row, objective.rows(found))),
         "Settings": table(("setting", "value"), _settings(prepared, settings).items()),
-        "Use": _USE,
+        "Use": objective.use,
         "Limits": _LIMITS,
     }
-    return page(block, _TITLE, _introduction(config, objective, settings), sections)
+    return page(block, objective.title, _introduction(config, objective, settings), sections)
 
 
 def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:

@@ -14,7 +14,7 @@ from .engine.device import find_device, tokens_a_step
 from .engine.optimizer import peak_learning_rate
 from .engine.settings import Budget, PretrainError
 from .engine.stage import for_device
-from .settings import PretrainSettings
+from .settings import FIXED, USUAL, PretrainSettings
 
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
 _FEW_STEPS = 300
@@ -50,8 +50,10 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         config: of the model to continue from, if there is one.
 
     Raises:
-        PretrainError: the device is not there, or the preset is unknown.
+        PretrainError: the device is not there, the preset is unknown, or the model is not of the objective's family.
     """
+    if config:
+        _require_family(settings, config)
     device = find_device(settings.device)
     on_gpu = device == "cuda"
     budget = settings.budget
@@ -70,12 +72,26 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         "softmax": "sampled" if device == "cpu" else "full",
         "learning_rate": peak_learning_rate(optimizer, hidden_size, is_trained=settings.init_from is not None),
         **for_device(device),
+        **USUAL.get(settings.objective, {}),
+        **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     if settings.init_from and "learning_rate" in automatic:
         say("The learning rate is a tenth of that of a fresh model (not measured: --learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def _require_family(settings: PretrainSettings, config: BertConfig) -> None:
+    """Raises PretrainError where the model to continue from is of a family that the objective is not learned with."""
+    alone = {fixed["family"]: objective for objective, fixed in FIXED.items() if "family" in fixed}
+    found, wanted = config.model_type, FIXED.get(settings.objective, {}).get("family")
+    if wanted and found != wanted:
+        raise PretrainError(f"{settings.init_from} is of the type {found}, and --objective {settings.objective} goes "
+                            f"on with {wanted} alone: give such a model, or another --objective")  # fmt: skip
+    if not wanted and found in alone:
+        raise PretrainError(f"{settings.init_from} is of the type {found}, which --objective {settings.objective} does "
+                            f"not go on with: give --objective {alone[found]}")  # fmt: skip
 
 
 def automatic_batch_size(device: str, example_tokens: float, seconds: float = math.inf, speed: float = 1.0) -> int:

@@ -12,6 +12,10 @@ from .engine.settings import LoopSettings, PretrainError
 LENGTH_SHARES = (0.9, 0.1)
 # Objectives that learn from what one masking alone makes.
 _MASKING_OF = {"mlm+sbo": "span"}
+# What an objective leaves no choice in: option -> what `auto` stands for then, beside which no other value is taken.
+FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra"}}
+# What `auto` stands for where an objective has it otherwise than the rest.
+USUAL: dict[str, dict[str, float]] = {"electra": {"mask_share": 0.15}}
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,17 @@ class PretrainSettings(LoopSettings):
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
-    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo"] = "mlm+nsp"
-    """Masked words, and next sentences, their order or span boundaries."""
+    objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
+    """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
+    words are wrong (electra)."""
     packing: Literal["windows", "full-sentences"] = "windows"
     """What an example is cut from: one document, or sentences in a row over document ends, as many as fit."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
-    """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15."""
+    """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
-    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full."""
+    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; for ELECTRA always full."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -93,6 +98,13 @@ class PretrainSettings(LoopSettings):
                 "--objective mlm too"
             )
 
+    def _check_objective(self) -> None:
+        for name, only in FIXED.get(self.objective, {}).items():
+            given = getattr(self, name)
+            if given not in ("auto", only):
+                raise PretrainError(f"--{name} {given} cannot be combined with --objective {self.objective}, which "
+                                    f"needs {only}: leave it out")  # fmt: skip
+
     def _check_lengths(self) -> None:
         count, shares = len(self.examples.lengths), self.length_shares
         if isinstance(self.batch_size, tuple) and len(self.batch_size) != count:
@@ -118,6 +130,7 @@ class PretrainSettings(LoopSettings):
         self._check_lengths()
         self._check_mask_share()
         self._check_packing()
+        self._check_objective()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

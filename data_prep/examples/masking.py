@@ -34,6 +34,10 @@ class MaskingRules:
     probability: float = 0.15
     masking: str = "token"
     """How the targets are chosen: a name in `MASKINGS`."""
+    mask_share: float = MASK_SHARE
+    """Of the targets that become [MASK]."""
+    random_share: float = RANDOM_SHARE
+    """Of the targets that become a random entry; the rest stays as it is."""
 
     @classmethod
     def of(cls, tokenizer: WordPieceTokenizer, masking: str = "token") -> "MaskingRules":
@@ -89,5 +93,5 @@ def _replacements(choice: Choice, targets: Targets, rules: MaskingRules) -> Ints
     fate = uniform(choice.draws("replace", targets.drawn_at))
     ordinary = np.flatnonzero(rules.is_ordinary)
     drawn = ordinary[below(choice.draws("random word", targets.places), len(ordinary))]  # [M]
-    random_or_kept = np.where(fate < MASK_SHARE + RANDOM_SHARE, drawn, choice.input_ids[targets.places])
-    return np.where(fate < MASK_SHARE, rules.mask_id, random_or_kept)
+    random_or_kept = np.where(fate < rules.mask_share + rules.random_share, drawn, choice.input_ids[targets.places])
+    return np.where(fate < rules.mask_share, rules.mask_id, random_or_kept)

@@ -180,6 +180,7 @@ def save_model_folder(
     `model_max_length` is where the tokenizer cuts texts, by default the longest sequence of the model.
     """
     model.save_pretrained(folder)
-    tokenizer.save(folder, model_max_length or model.config.max_position_embeddings)
+    for place in model.folders(folder):
+        tokenizer.save(place, model_max_length or model.config.max_position_embeddings)
     if card is not None:
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -42,6 +42,16 @@ def test_killed_in_fp16_among_overflows(job, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_electra_is_killed_while_its_two_models_are_written(job, tmp_path):
+    job = job.changed("--objective=electra")
+    whole, out = finish(job, tmp_path / "whole", Job.fork), tmp_path / "out"
+    plan = [Moment("write", 3, 0.004), Moment("row", 8, 0.0), Moment("final", job.steps, 0.002)]
+    kills = killed_run(job, out, plan, tmp_path / "log", Job.fork)
+    check(kills, ["write", "row", "final"])
+    assert (out / "final" / "generator" / "model.safetensors").exists() and differences(out, whole) == []
+
+
+@pytest.mark.slow
 def test_two_processes_of_which_one_is_killed(job, finished_by_two, tmp_path):
     out = tmp_path / "out"
     plan = [Moment("row", 5, 0.0, victim=1)]

@@ -133,6 +133,14 @@ def test_another_number_of_processes_goes_on_with_the_same_run(even_job, by_one,
     assert_same_training(out, by_one)
 
 
+@pytest.mark.slow
+def test_two_processes_draw_what_one_draws_from_a_generator(even_job, tmp_path):
+    job = even_job.changed("--objective=electra", steps=8, evaluations=1)
+    one = finish(job, tmp_path / "one", Job.fork)
+    two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
+    assert_same_training(two, one)
+
+
 def test_fewer_examples_than_processes(even_job, tmp_path):
     job = even_job.changed("--batch-size=2", steps=6, evaluations=1)
     one = finish(job, tmp_path / "one", Job.fork)

@@ -126,6 +126,22 @@ def test_of_ten_masked_tokens_eight_are_mask_one_is_random_one_is_kept(seed):
     assert ((counts - expected) ** 2 / expected).sum() < 31 + 5 * 62**0.5
 
 
+@pytest.mark.parametrize(("masks", "randoms"), [(0.5, 0.3), (0.85, 0.0), (0.0, 0.0)])
+def test_other_shares_are_those_that_are_asked_for(masks, randoms):
+    count, length = 500, 128
+    ids = np.full(count * length, FIRST_WORD)
+    starts = np.arange(count + 1) * length
+    example_key = keys(1, "example", 0, np.arange(count))
+    rules = replace(RULES, mask_share=masks, random_share=randoms)
+    masked, positions, labels = mask(ids, np.zeros_like(ids), starts, example_key, rules)
+    new, n = masked[positions], len(positions)
+    by_chance = randoms / int(RULES.is_ordinary.sum())
+    kept = 1 - masks - randoms + by_chance
+    for hits, share in ((new == MASK, masks), (new == labels, kept)):
+        assert abs(hits.mean() - share) <= 4 * (share * (1 - share) / n) ** 0.5
+    assert (randoms > 0) == bool(((new != MASK) & (new != labels)).any())
+
+
 def test_every_candidate_is_equally_likely():
     """Unequal neighbours, positions and segments do not matter: 20,000 examples of 19 candidates each."""
     a, b = (
