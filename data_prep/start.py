@@ -13,6 +13,7 @@ SCRIPTS = {
     "pretrain.run": "domain-bert-pretrain",
     "pretrain.fill_mask": "domain-bert-fill-mask",
     "pretrain.exposure": "domain-bert-exposure",
+    "pretrain.distilbert": "domain-bert-distilbert",
     "finetune.run": "domain-bert-finetune",
     "finetune.predict": "domain-bert-predict",
     "finetune.choose": "domain-bert-choose",

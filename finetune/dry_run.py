@@ -32,6 +32,7 @@ from .resolve import check_model, model_config, resolve, with_budget, with_searc
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
+from .teacher import open_teacher
 from .training import depth_rates, learned
 
 _EXAMPLES_SHOWN = 3
@@ -60,7 +61,8 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     if settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)
-    objective = learned(settings, task.objective(train, settings), model)
+    teacher = open_teacher(settings, task, tokenizer)
+    objective = learned(settings, task.objective(train, settings), model, teacher=teacher)
     learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model.config))
     masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None
     maker = task.maker(train, tokenizer, settings.micro_batch_tokens, masking=masking)

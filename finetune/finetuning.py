@@ -15,11 +15,11 @@ import torch
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.durable import file_digest, read_object, write_json, write_text
+from data_prep.durable import read_object, write_json, write_text
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
-from pretrain.engine.folder import whole_folder
+from pretrain.engine.folder import weights_digest, whole_folder
 from pretrain.engine.process import Interruption
 from pretrain.engine.progress import clock
 from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
@@ -35,6 +35,7 @@ from .predictor import ENSEMBLE_FILE, seeds_of
 from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolve, with_budget, with_task
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
+from .teacher import open_teacher
 from .training import Material, SeedTraining, best_of
 
 
@@ -125,24 +126,20 @@ def _seed_name(number: int) -> str:
 
 
 def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
-    """Tokenizer and ids; says how much of the texts will be cut."""
+    """Tokenizer, teacher and ids; says how much of the texts will be cut."""
     tokenizer = WordPieceTokenizer.load(settings.model)
 
     task, parts = dataset.task, (dataset.train, dataset.validation, dataset.test)
+    teacher = open_teacher(settings, task, tokenizer)
     train, validation, test = (
         task.encode(part, tokenizer, settings.sequence_length, settings.long_text) for part in parts
     )
     say(cut_sentence(train, settings, task))
     facts = [part.digest() for part in (train, validation, test)]
     facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *task.facts()]
+    facts += [] if teacher is None else [teacher.digest]
     digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=16).hexdigest()
-    return Material(dataset, tokenizer, train, validation, digest)
-
-
-def weights_digest(folder: Path) -> str:
-    """Of all weight files of a model folder."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
-    return "".join(file_digest(path) for path in files)
+    return Material(dataset, tokenizer, train, validation, digest, teacher)
 
 
 def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
@@ -165,6 +162,7 @@ def introduce(settings: FinetuneSettings) -> None:
     """Say what was chosen."""
     start = "from scratch, in the shape of" if settings.from_scratch else "from"
     seeds = f", {settings.seeds} seeds of which the best is kept" if settings.seeds > 1 else ""
+    taught = "" if settings.teacher is None else f", taught by {settings.teacher}"
     if settings.grid == "paper":
         how = f" with what is best of {len(paper_grid(settings))} ways, {settings.optimizer}"
     else:
@@ -172,7 +170,7 @@ def introduce(settings: FinetuneSettings) -> None:
         how = f" for {settings.budget}: {settings.batch_size} texts a step, {settings.optimizer} at {rate}"
     say(
         f"Fine-tuning {start} {settings.model}{how}, dropout {settings.dropout:g}, {settings.precision} on "
-        f"{settings.device}{seeds}.\n{Machine.here(settings.device)}."
+        f"{settings.device}{seeds}{taught}.\n{Machine.here(settings.device)}."
     )
 
 

@@ -29,12 +29,17 @@ def model_card(
     metrics = [(name, value) for name in card.metrics if (value := scores[name]["seeds"][best]) is not None]
     sections = {
         "Results": f"{_scores(task, scores, split, best, results['baselines'])}\n\n{card.findings}",
-        "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _SETTINGS]),
+        "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _settings(settings)]),
         "Use": _use(card, settings),
         "Limits": _LIMITS,
     }
     block = metadata(card.kind, card.name, f"{split} texts", metrics, library=bool(card.example))
     return page(block, card.title, _introduction(config, results, split, is_pair, settings), sections)
+
+
+def _settings(settings: FinetuneSettings) -> tuple[str, ...]:
+    """The names of those that are shown."""
+    return _SETTINGS if settings.teacher is None else (*_SETTINGS, "teacher_weight")
 
 
 def _introduction(config: BertConfig, results: dict, split: str, is_pair: bool, settings: FinetuneSettings) -> str:

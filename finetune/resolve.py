@@ -82,6 +82,8 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
     """
     config = model_config(settings.model)
     check_model(settings.model, config)
+    if settings.teacher is not None:
+        check_model(settings.teacher, model_config(settings.teacher))
     device = find_device(settings.device)
     longest = config.max_position_embeddings
     if settings.sequence_length != "auto" and settings.sequence_length > longest:
@@ -131,6 +133,8 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
     for option, is_given in given.items():
         if is_given and not task.has_classes:
             raise FinetuneError(f"{option} is for classification, not for {task.name}: leave it out")
+    if settings.teacher is not None and not task.takes_teacher:
+        raise FinetuneError(f"--teacher is for classification and tagging, not for {task.name}: leave it out")
     long_text = task.long_text if settings.long_text == "auto" else settings.long_text
     if task.reads_everything and long_text != task.long_text:
         raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")

@@ -31,7 +31,8 @@ class FinetuneSettings(LoopSettings):
         "texts": ("text_column", "label_column", "group_column", "report_by", "encoding", "skip_bad_rows",
                   "sequence_length", "long_text", "show_text"),
         "what counts": ("metric", "positive", "operating_point", "calibrate", "patience", "class_weights",
-                        "hidden_layers", "freeze_encoder", "layer_decay", "unfreeze", "mlm_weight", "grid", "seed"),
+                        "hidden_layers", "freeze_encoder", "layer_decay", "unfreeze", "mlm_weight", "teacher",
+                        "teacher_weight", "grid", "seed"),
         **LoopSettings.groups,
     }  # fmt: skip
 
@@ -106,6 +107,11 @@ class FinetuneSettings(LoopSettings):
     """Over this share of the budget the layers begin to learn one after the other, from the last to the embeddings."""
     mlm_weight: float = 0.0
     """Learn masked words of the training texts too: their loss times this is added to that of the task."""
+    teacher: str | None = None
+    """Learn the probabilities of this fine-tuned model too, which knows the same classes and has the same vocabulary
+    (classification and tagging)."""
+    teacher_weight: float = 0.5
+    """Share of the loss that is the teacher's; the rest is that of the labels."""
     from_scratch: bool = False
     """Start from the same model with nothing pretrained, to see what pretraining is worth."""
     compare: tuple[str, ...] = ()
@@ -167,6 +173,10 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError(f"--mlm-weight {self.mlm_weight:g} is out of range: give one from 0 to 10, say 0.5")
         if self.freeze_encoder and self.mlm_weight:
             raise FinetuneError("--mlm-weight teaches the encoder, which --freeze-encoder keeps as it is: drop one")
+        if not 0 < self.teacher_weight <= 1:
+            raise FinetuneError(f"--teacher-weight {self.teacher_weight:g} is no share: give one from 0 to 1, say 0.5")
+        if self.teacher is None and self.teacher_weight != FinetuneSettings.teacher_weight:
+            raise FinetuneError("--teacher-weight is for a --teacher: give one, or leave it out")
         if self.freeze_encoder and self.from_scratch:
             raise FinetuneError("--freeze-encoder with --from-scratch freezes weights that never learned: drop one")
         for model in self.compare:
@@ -188,6 +198,9 @@ class FinetuneSettings(LoopSettings):
         named = [option for option, is_given in several.items() if is_given]
         if len(named) > 1:
             raise FinetuneError(f"{' and '.join(named)} cannot be combined: give one of them")
+        if named and self.teacher is not None:
+            why = "" if self.compare else ", which holds back texts that it has learned from"
+            raise FinetuneError(f"--teacher cannot be combined with {named[0]}{why}: drop one")
         if self.from_scratch and self.compare:
             raise FinetuneError(
                 f'--from-scratch cannot be combined with --compare: give "{SCRATCH}" among the models to compare'

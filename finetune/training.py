@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,10 +37,11 @@ from .predictor import Facts, Predictor, outputs, outputs_of_items
 from .report import number
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
+from .teacher import Teacher, WithTeacher
 
 # Seconds of a time budget kept for the last checkpoint.
 _SAVING = 1.0
-_ANOTHER_RUN = "was trained on other texts, with others held back, or from another model: give another --out"
+_ANOTHER_RUN = "was trained on other texts, with others held back, or from another model or teacher: give another --out"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Material:
     train: Encoded
     validation: Encoded
     digest: str
+    teacher: Teacher | None = None
 
 
 def best_of(task: Task, seeds: Sequence[dict], metric: str, num_texts: int) -> dict:
@@ -76,15 +79,19 @@ def depth_rates(settings: FinetuneSettings, config: BertConfig) -> DepthRates | 
     return DepthRates(config.num_stored_layers, settings.layer_decay, settings.unfreeze)
 
 
-def learned(settings: FinetuneSettings, objective: Objective, model: BertWithHead, checkpoint: str = "") -> Objective:
-    """What this model is to learn, masked words beside its task where they are asked for; prepares the model for it.
+def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, checkpoint: str = "",
+            teacher: Teacher | None = None) -> Objective:  # fmt: skip
+    """What this model is to learn, a teacher's probabilities and masked words beside its task where they are asked for;
+    prepares the model for it.
 
     Args:
-        objective: of the task.
+        objective: of the task; a `ClassObjective` where there is a teacher.
         checkpoint: that the model is from; empty before the first one.
     """
     if settings.freeze_encoder:
         model.freeze_encoder()
+    if teacher is not None:
+        objective = WithTeacher(objective, teacher, settings.teacher_weight)
     if not settings.mlm_weight:
         return objective
     take_mlm_head(model, checkpoint or (None if settings.from_scratch else settings.model))
@@ -158,7 +165,7 @@ class SeedTraining:
     def _run(self) -> Run:
         newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
-        objective = learned(self.settings, self.objective, model, newest)
+        objective = learned(self.settings, self.objective, model, newest, self.material.teacher)
         counters = Counters(**state["counters"]) if state else Counters()
         rates = depth_rates(self.settings, model.config)
         learner = Learner(self.settings, model, objective, self.seed, counters, self.world, rates)

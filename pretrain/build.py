@@ -21,6 +21,7 @@ from .engine.distributed import World
 from .engine.folder import family_of, open_model
 from .engine.settings import PretrainError
 from .evaluate import Evaluation
+from .layers import kept_layers, with_layers
 from .objective import PretrainingObjective
 from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
@@ -57,13 +58,17 @@ def open_checkpoint(
 
 
 def require_same_objective(checkpoint: Path, state: dict, objective: PretrainingObjective) -> None:
-    """Raises PretrainError if the run began with another objective, or on examples that this version does not make.
+    """Raises PretrainError if the run began with another objective, or with one of other facts, or on examples that
+    this version does not make.
 
     Checkpoints of older versions do not name their objective.
     """
     begun_with = state.get("objective", objective.name)
     if begun_with != objective.name:
         raise PretrainError(f"{checkpoint} learned {begun_with}, not {objective.name}: give another --out")
+    for name, fact in objective.facts.items():
+        if state.get(name) != fact:
+            raise PretrainError(f"{checkpoint} was trained with another {name}: give that one, or another --out")
     if state.get("pairs", 1) != PAIRS_VERSION:
         raise PretrainError(
             f"{checkpoint} was trained on sentence pairs of another version of this tool, which this one does not "
@@ -78,7 +83,7 @@ def _dropout(settings: PretrainSettings) -> dict[str, float]:
 def make_model(
     settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
 ) -> BertForPreTraining:
-    """The model a run starts from: fresh, or that of `--init-from`.
+    """The model a run starts from: fresh, or that of `--init-from`, or some layers of it or of the teacher.
 
     A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning: what the
     objective knows of the corpus (see `Part.start`), and attention that looks at neighbours
@@ -90,18 +95,19 @@ def make_model(
     """
     torch.manual_seed(settings.examples.seed)
     length = settings.examples.longest
-    if settings.init_from:
-        tokenizer = WordPieceTokenizer.load(settings.init_from)
-        check_tokenizer(tokenizer, settings.init_from, prepared)
-        model = open_for_pretraining(settings.init_from, objective, **_dropout(settings))
-        check_embeddings(model, tokenizer, settings.init_from)
+    if (folder := settings.starts_from) is not None:
+        tokenizer = WordPieceTokenizer.load(folder)
+        check_tokenizer(tokenizer, folder, prepared)
+        model = open_for_pretraining(folder, objective, **_dropout(settings))
+        check_embeddings(model, tokenizer, folder)
         has_new_head = model.names.of("mlm_head.dense.weight")[0] in model.newly_initialised
+        model = of_kept_layers(model, settings)
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
         if (longest := model.config.max_position_embeddings) < length:
-            print(f"{settings.init_from} reads {longest} tokens: it gets positions for {length}.", flush=True)
+            print(f"{folder} reads {longest} tokens: it gets positions for {length}.", flush=True)
             model = lengthened(model, length)
-        check_model(model, settings.init_from, prepared, length)
+        check_model(model, folder, prepared, length)
         if has_new_head:
             objective.start(model)
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
@@ -116,6 +122,17 @@ def make_model(
     objective.start(model)
     model.bert.look_at_neighbours()
     return model
+
+
+def of_kept_layers(model: BertForPreTraining, settings: PretrainSettings) -> BertForPreTraining:
+    """The model with the layers that `--keep-layers` names alone."""
+    count = model.config.num_hidden_layers
+    layers = kept_layers(settings, count)
+    if len(layers) == count:
+        return model
+    listed = ", ".join(map(str, layers))
+    print(f"Of the {count} layers of {settings.starts_from} the run takes over: {listed}.", flush=True)
+    return with_layers(model, layers)
 
 
 def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:

@@ -133,7 +133,7 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, f
     """A prepared corpus to try, and about which share of the whole it is."""
     if settings.prepared:
         return PreparedCorpus(settings.prepared, verify=False), 1.0
-    prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
+    prep = replace(settings.prep, tokenizer=settings.starts_from or settings.prep.tokenizer)
     examples = settings.examples.of_length(settings.examples.longest)
     return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES)
 
@@ -175,7 +175,7 @@ def _print_plan(
     for warning in (
         needs.warning,
         too_large(parameters, corpus.tokens),
-        None if settings.init_from else too_short(steps, budget.unit == "seconds"),
+        None if settings.starts_from else too_short(steps, budget.unit == "seconds"),
         busy(settings.device),
     ):
         if warning:
@@ -195,6 +195,8 @@ def of_gpus(settings: PretrainSettings, config: BertConfig, objective: Pretraini
     """How many tokens at once fit GPUs of some sizes; where the plan is for a CPU, in bf16."""
     if not objective.memory_is_computed:
         return "not computed for this objective; a step that does not fit is computed in halves"
+    if settings.teacher is not None:
+        return "not computed beside a teacher"
     precision = settings.precision if settings.device == "cuda" else "bf16"
     heads = sum(part.scores_vocabulary for part in objective.parts)
     computed = GpuMemory(config, settings.optimizer, precision, max(settings.mask_shares), heads)

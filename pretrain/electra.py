@@ -18,7 +18,7 @@ from model.electra_pair import GENERATOR, DiscriminatorAndGenerator
 from model.families import Family
 
 from .batches import BatchMaker, TargetPlan
-from .masked_words import MaskedWords, rows_at_once
+from .masked_words import MaskedWords, parts_of
 from .objective import PretrainingObjective
 from .replaced_tokens import ReplacedTokens, ReplacementBatch, ReplacementScores
 from .settings import PretrainSettings
@@ -125,9 +125,7 @@ def sampled(logits: Tensor, chances: Tensor) -> Tensor:
         int64 [M].
     """
     drawn = torch.empty_like(chances, dtype=torch.int64)
-    rows = rows_at_once(logits)
-    for first in range(0, len(logits), rows):
-        part = slice(first, first + rows)
+    for part in parts_of(logits):
         added = logits[part].float().softmax(-1).cumsum(-1)
         # Of the last sum, which is 1 but for rounding.
         wanted = chances[part, None] * added[:, -1:]

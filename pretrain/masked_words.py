@@ -1,7 +1,7 @@
 """Masked language modelling (Devlin et al. 2019, section 3.1, task 1) beside what word frequencies alone reach."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -169,9 +169,15 @@ SCORES_AT_ONCE_ON_GPU = 2**24
 _FLOAT16_SCALE = 2.0**10
 
 
-def rows_at_once(logits: Tensor) -> int:
-    """How many rows of scores [M, V] are looked at together in float32."""
-    return max(1, _SCORES_AT_ONCE.get(logits.device.type, SCORES_AT_ONCE_ON_GPU) // logits.shape[1])
+def parts_of(scores: Tensor) -> Iterator[slice]:
+    """Rows of scores [M, V] to compute on at a time in float32."""
+    rows = max(1, _SCORES_AT_ONCE.get(scores.device.type, SCORES_AT_ONCE_ON_GPU) // scores.shape[1])
+    return (slice(first, first + rows) for first in range(0, scores.shape[0], rows))
+
+
+def gradient_scale(scores: Tensor) -> float:
+    """What a gradient that is kept in the type of these scores is multiplied by until it is used."""
+    return _FLOAT16_SCALE if scores.dtype == torch.float16 else 1.0
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor, log_weights: Tensor | None = None) -> Tensor:
@@ -191,10 +197,8 @@ class _CrossEntropySum(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor, log_weights: Tensor | None) -> Tensor:
         gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = logits.new_zeros((), dtype=torch.float32)
-        rows = rows_at_once(logits)
-        ctx.scale = _FLOAT16_SCALE if logits.dtype == torch.float16 else 1.0
-        for first in range(0, logits.shape[0], rows):
-            part = slice(first, first + rows)
+        ctx.scale = gradient_scale(logits)
+        for part in parts_of(logits):
             scores, label = logits[part].float(), labels[part, None]
             own = scores.gather(1, label)  # [rows, 1]
             if log_weights is not None:

@@ -34,7 +34,7 @@ class Row:
 
     name: str
     value: float
-    unit: Literal["nats", "share", "count"]
+    unit: Literal["nats", "share", "count", "number"]
     baseline: float | None = None
     of: str = ""
     """What reaches the baseline."""
@@ -61,13 +61,13 @@ class Part(ABC):
     training_only: bool = False
     """Whether no model folder has its head (see `PretrainedModel.training_only`): each run begins with a new one."""
 
-    @abstractmethod
     def logits(self, scores: Scores) -> Tensor:
-        """[targets, classes]."""
+        """[targets, classes]. A part of which no target is a class has none, and `count` and sums of its own."""
+        raise NotImplementedError
 
-    @abstractmethod
     def targets(self, batch: PretrainingBatch) -> Tensor:
         """int64 [targets], -100 where there is none."""
+        raise NotImplementedError
 
     @abstractmethod
     def modules(self, model: BertForPreTraining) -> list[nn.Module]:
@@ -177,6 +177,11 @@ class PretrainingObjective:
     def name(self) -> str:
         """The names of its parts, joined by "+"."""
         return "+".join(part.name for part in self.parts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What else than its name has to be the same where a run goes on, by a name for people."""
+        return {}
 
     @property
     def metrics(self) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from data_prep.prepared import PreparedCorpus
 
+from .distillation import distilled
 from .electra import make_electra
 from .masked_words import MaskedWords
 from .next_sentence import NextSentence
@@ -18,8 +19,9 @@ ObjectiveMaker = Callable[[PretrainSettings, PreparedCorpus], PretrainingObjecti
 
 
 def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
-    """What `--objective` names."""
-    return OBJECTIVES[settings.objective](settings, prepared)
+    """What `--objective` names, beside what a teacher is asked for if there is one."""
+    objective = OBJECTIVES[settings.objective](settings, prepared)
+    return objective if settings.teacher is None else distilled(objective, settings, prepared)
 
 
 def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:

@@ -67,17 +67,20 @@ def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
 
 
 def base_config(settings: PretrainSettings):
-    """The config of the model that `--init-from` names, None without it."""
-    if settings.init_from is None:
-        return None
+    """The config of the model to start from, None for a fresh one; a teacher is looked at too.
+
+    Raises:
+        PretrainError: one of the two is no model.
+    """
     with model_mistakes(PretrainError):
-        return read_config(settings.init_from)
+        configs = [read_config(folder) for folder in (settings.init_from, settings.teacher) if folder is not None]
+    return configs[0] if configs else None
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:
     """Whether `out` holds the results of this budget and objective on the corpus of this digest."""
     results = read_object(out / "results.json", budget=str, prepared=str, validation=dict)
-    if results is None or results["prepared"] != corpus:
+    if results is None or results["prepared"] != corpus or not objective.facts.items() <= results.items():
         return False
     named, learned = results["validation"].keys(), {name for part in objective.parts for name in part.metrics[:1]}
     is_same = learned <= named <= set(objective.metrics)
@@ -91,7 +94,7 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
     """
 
     def folder() -> str:
-        prep = replace(settings.prep, tokenizer=settings.init_from or settings.prep.tokenizer)
+        prep = replace(settings.prep, tokenizer=settings.starts_from or settings.prep.tokenizer)
         given = settings.prepared
         examples = settings.examples.of_length(settings.examples.longest)
         corpus = PreparedCorpus(given) if given else prepare(prep, examples, out / "prepared")
@@ -279,6 +282,7 @@ class Pretraining:
                 "prepared": self.prepared.digest,
                 "pairs": PAIRS_VERSION,
                 "objective": self.objective.name,
+                **self.objective.facts,
                 "evaluation": asdict(plan),
                 # Older checkpoints do not name it: their runs have one.
                 "sequence_length": state.get("sequence_length", self.phases[0].length),
@@ -340,6 +344,7 @@ class Pretraining:
             "machines": run.counters.machines,
             "budget": self.settings.budget,
             "prepared": self.prepared.digest,
+            **self.objective.facts,
         }
         self._draw(run.progress.metrics.rows())
         model = run.learner.model

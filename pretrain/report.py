@@ -1,5 +1,6 @@
 """What a person sees of a pretraining: results beside their baselines, curves, warnings, the model card."""
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from .engine.progress import clock
 from .objective import PretrainingObjective, Row
 from .settings import PretrainSettings
 
-FORMS = {"nats": "{:.3f}", "share": "{:.1%}", "count": "{:,.0f}"}
+FORMS = {"nats": "{:.3f}", "share": "{:.1%}", "count": "{:,.0f}", "number": "{:.3f}"}
 
 
 def results_table(rows: Sequence[Row], results: dict) -> str:
@@ -60,11 +61,12 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         name, label = part.name, part.name.upper()
         if f"{name}_loss" not in last:
             continue
-        steps = [row["tokens"] for row in training]
-        learned = [row.get(f"{name}_loss") for row in training]
-        means = [None if value is None else value / part.weight for value in learned]
-        loss.plot(steps, means, color=colour, alpha=0.3, lw=1)
+        # In training a loss is written down times the weight of its part, and held-out losses are not.
+        pale = [row.get(f"{name}_loss", math.nan) / (part.weight or 1) for row in training]
+        loss.plot([row["tokens"] for row in training], pale, color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
+            if f"{name}_{measure}" not in last:
+                continue
             for some, (more, style) in zip(lines, styles, strict=True):
                 values = [scale * found[f"{name}_{measure}"] for _, found in some]
                 axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
@@ -147,6 +149,7 @@ def too_short(steps: float, is_timed: bool) -> str | None:
 
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "adam_beta2",
              "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax")  # fmt: skip
+_OF_A_TEACHER = ("teacher_weights", "teacher_positions")
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
 _OF_THE_CORPUS = {"min_documents": 1, "group_column": None}
@@ -185,7 +188,8 @@ def model_card(
 
 
 def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:
-    start = "from an existing BERT" if settings.init_from else "from scratch"
+    of = "" if settings.keep_layers in ("auto", "all") else "layers of "
+    start = f"from {of}an existing BERT" if settings.starts_from else "from scratch"
     not_trained = "".join(
         f" The weights that only {part.learned} would train are those that it began with." for part in objective.off
     )
@@ -207,6 +211,8 @@ def _settings(prepared: dict, settings: PretrainSettings) -> dict:
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     chosen |= {name: getattr(settings.examples, name) for name in _OF_THE_EXAMPLES}
     chosen |= {"length_shares": settings.length_shares} if settings.length_shares else {}
+    chosen |= {"keep_layers": settings.keep_layers} if settings.starts_from else {}
+    chosen |= {name: getattr(settings, name) for name in _OF_A_TEACHER} if settings.teacher else {}
     chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}
     return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
 
@@ -220,7 +226,7 @@ def _indexed(objective: PretrainingObjective, found: dict) -> list[tuple[str, fl
 
 def _row(row: Row) -> tuple[str, str, str]:
     """A result and its baseline as cells."""
-    form = {"nats": "{:.3f}", "share": "{:.3f}", "count": "{:,.1f}"}[row.unit]
+    form = {"nats": "{:.3f}", "share": "{:.3f}", "count": "{:,.1f}", "number": "{:.3f}"}[row.unit]
     baseline = "" if row.baseline is None else f"{form.format(row.baseline)} ({row.of})"
     return row.name, form.format(row.value), baseline
 

@@ -47,7 +47,7 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     """Choose every `auto` that concerns training, but the batch size, for which the corpus must be known.
 
     Args:
-        config: of the model to continue from, if there is one.
+        config: of the model to start from, if there is one.
 
     Raises:
         PretrainError: the device is not there, the preset is unknown, or the model is not of the objective's family.
@@ -66,17 +66,24 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
     hidden_size = config.hidden_size if config else BertConfig.from_preset(preset, vocab_size=128).hidden_size
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
+    layers = settings.keep_layers
+    if layers == "auto":
+        layers = "half" if settings.init_from is None else "all"
+    # One that has lost layers has more to learn (docs/relatives.md).
+    is_whole = settings.starts_from is not None and layers == "all"
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
-        "softmax": "sampled" if device == "cpu" else "full",
-        "learning_rate": peak_learning_rate(optimizer, hidden_size, is_trained=settings.init_from is not None),
+        "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
+        "learning_rate": peak_learning_rate(optimizer, hidden_size, is_trained=is_whole),
         **for_device(device),
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
     }
+    if settings.starts_from is not None:
+        chosen["keep_layers"] = layers
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
-    if settings.init_from and "learning_rate" in automatic:
+    if is_whole and "learning_rate" in automatic:
         say("The learning rate is a tenth of that of a fresh model (not measured: --learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)

@@ -1,5 +1,6 @@
 """What a person may decide about a training run."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import ClassVar, Literal, Self
@@ -16,6 +17,8 @@ _MASKING_OF = {"mlm+sbo": "span"}
 FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra"}}
 # What `auto` stands for where an objective has it otherwise than the rest.
 USUAL: dict[str, dict[str, float]] = {"electra": {"mask_share": 0.15}}
+# Objectives of a BERT that a teacher's words can be learned beside.
+TAUGHT = ("mlm", "mlm+nsp")
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,12 @@ class PretrainSettings(LoopSettings):
     """Settings of `python -m pretrain.run`."""
 
     groups: ClassVar = {
-        "what to train": ("out", "budget", "preset", "family", "init_from", "prepared", "objective", "dry_run"),
+        "what to train": ("out", "budget", "preset", "family", "init_from", "keep_layers", "prepared", "objective",
+                          "dry_run"),
+        "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
         "pairs and masks": ("packing", "length_shares", "mask_share", "softmax"),
-    }
+    }  # fmt: skip
 
     out: str = "auto"
     """Folder of the run. auto: runs/NAME OF THE CORPUS."""
@@ -39,6 +44,16 @@ class PretrainSettings(LoopSettings):
     """Architecture of a fresh model. auto: the one of the objective."""
     init_from: str | None = None
     """Continue from this BERT (ours, or one of transformers), with its sizes and tokenizer."""
+    keep_layers: int | tuple[int, ...] | Literal["auto", "all", "half"] = "auto"
+    """Layers to take over from the model to start from: all, half (every second one), or their numbers from 0 on (0,3).
+    auto: all of --init-from, half of --teacher."""
+    teacher: str | None = None
+    """Learn from this BERT too (ours, or one of transformers), as DistilBERT does: a student of half its layers, or
+    --init-from, learns the probabilities that it gives to words, and its last hidden states."""
+    teacher_weights: tuple[float, ...] = (5.0, 2.0, 1.0)
+    """How much three losses count: the teacher's probabilities, masked words, the teacher's last hidden states."""
+    teacher_positions: Literal["all", "masked"] = "all"
+    """Tokens at which the teacher is learned from: all, or those that are predicted, which takes less time."""
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
@@ -51,7 +66,8 @@ class PretrainSettings(LoopSettings):
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
     """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
-    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; for ELECTRA always full."""
+    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; always full for ELECTRA and
+    with --teacher."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -61,6 +77,17 @@ class PretrainSettings(LoopSettings):
     def next_sentence(self) -> bool:
         """Whether next sentences are to be predicted, where the corpus has pairs."""
         return "nsp" in self.objective.split("+")
+
+    @property
+    def starts_from(self) -> str | None:
+        """The folder of the model that the run starts from; None for a fresh one."""
+        return self.teacher if self.init_from is None else self.init_from
+
+    @property
+    def layers_named(self) -> list[int]:
+        """The numbers in `--keep-layers`; none for a word."""
+        given = self.keep_layers
+        return [] if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
 
     @property
     def phases(self) -> list[tuple[float, Self]]:
@@ -92,7 +119,7 @@ class PretrainSettings(LoopSettings):
                 raise PretrainError(f"--mask-share {share} is out of range: give 0.01 to 0.9")
 
     def _check_packing(self) -> None:
-        if self.packing == "full-sentences" and self.next_sentence:
+        if self.packing == "full-sentences" and {"nsp", "sop"} & {*self.objective.split("+")}:
             raise PretrainError(
                 f"--packing full-sentences makes no pairs, which --objective {self.objective} learns from: give "
                 "--objective mlm too"
@@ -124,6 +151,48 @@ class PretrainSettings(LoopSettings):
                 f"give --masking {needed}"
             )
 
+    def _check_start(self) -> None:
+        """What a model to start from brings, and what needs one."""
+        named = self.layers_named
+        if named != sorted(set(named)) or (named and named[0] < 0):
+            raise PretrainError(f"--keep-layers {','.join(map(str, named))}: give numbers from 0 on, each once, rising")
+        if self.starts_from is None:
+            if self.keep_layers != "auto":
+                raise PretrainError("--keep-layers has no layers to keep: give their BERT as --init-from or --teacher")
+            return
+        beside = {
+            "preset": self.preset != "auto",
+            "family": self.family != "auto",
+            "vocab-size": self.prep.vocab_size != "auto",
+            "tokenizer": self.prep.tokenizer is not None,
+            "no-lowercase": not self.prep.lowercase,
+            "strip-accents": self.prep.strip_accents,
+        }
+        start = "--teacher" if self.init_from is None else "--init-from"
+        for option in (option for option, given in beside.items() if given):
+            raise PretrainError(f"--{option} cannot be combined with {start}, which brings its own: drop one")
+
+    def _check_teacher(self) -> None:
+        if self.teacher is None:
+            for name in ("teacher_weights", "teacher_positions"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise PretrainError(f"--{name.replace('_', '-')} is for a --teacher: give one, or leave it out")
+            return
+        weights = self.teacher_weights
+        are_numbers = len(weights) == 3 and all(0 <= weight < math.inf for weight in weights)
+        if not are_numbers or not weights[0] + weights[2]:
+            raise PretrainError(
+                "--teacher-weights are three numbers of 0 or more, as 5,2,1; the first or the last is more than 0"
+            )
+        if self.objective not in TAUGHT:
+            raise PretrainError(
+                f"--teacher goes with --objective {' or '.join(TAUGHT)}, not {self.objective}: drop one"
+            )
+        if self.softmax == "sampled":
+            raise PretrainError("--softmax sampled leaves out words that a --teacher has probabilities for: drop one")
+        if self.prep.extend_vocab:
+            raise PretrainError("--extend-vocab adds entries that a --teacher does not know: drop one")
+
     def __post_init__(self):
         super().__post_init__()
         self._check_masking()
@@ -131,6 +200,7 @@ class PretrainSettings(LoopSettings):
         self._check_mask_share()
         self._check_packing()
         self._check_objective()
+        self._check_teacher()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.
@@ -139,14 +209,4 @@ class PretrainSettings(LoopSettings):
                     raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
             raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")
-        if self.init_from is not None:
-            beside = {
-                "preset": self.preset != "auto",
-                "family": self.family != "auto",
-                "vocab-size": self.prep.vocab_size != "auto",
-                "tokenizer": self.prep.tokenizer is not None,
-                "no-lowercase": not self.prep.lowercase,
-                "strip-accents": self.prep.strip_accents,
-            }
-            for option in (option for option, given in beside.items() if given):
-                raise PretrainError(f"--{option} cannot be combined with --init-from, which brings its own: drop one")
+        self._check_start()

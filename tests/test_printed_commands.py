@@ -108,7 +108,7 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
         num_attention_heads=2, intermediate_size=64, id2label={0: "well", 1: "sick"},
     )  # fmt: skip
     pretrained = ["bert-folder", "another-bert", *(f"runs/{name}/final" for name in (
-        "notes", "articles", "letters", "builtin"))]  # fmt: skip
+        "notes", "articles", "letters", "builtin", "student"))]  # fmt: skip
     for name in pretrained:
         save_model_folder(BertForPreTraining(config), small_tokenizer, folder / name)
     for name in ("runs/labels/final", "runs/labels/seed-1/model", "runs/compared/articles/final"):
@@ -137,7 +137,7 @@ def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
         given = [*given, "--dry-run"]
         if module == "pretrain.run":
             given += ["--batch-size=4"]
-            given += ["--device=cpu"] if chosen["init_from"] else ["--device=cpu", "--preset=tiny"]
+            given += ["--device=cpu"] if chosen["init_from"] or chosen["teacher"] else ["--device=cpu", "--preset=tiny"]
         if chosen.get("vocab_size", "auto") != "auto":
             given += ["--vocab-size=512"]
     for left_by_another in ("predicted.csv", "labelled.jsonl", "to_label.jsonl", "vectors.npy", "words.parquet"):

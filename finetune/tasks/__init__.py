@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from torch import Tensor
@@ -36,6 +36,13 @@ class HeldOut:
     """[I] or [I, K], see `Task.targets`."""
     outputs: np.ndarray
     """Float32 [I, C], see `Task.outputs`."""
+
+
+class ClassObjective(Objective, Protocol):
+    """The objective of a task of classes."""
+
+    def sums_of(self, logits: Tensor, batch: LabelledBatch) -> dict[str, Tensor]:
+        """What `loss_sums` makes of the logits [P, C] of a batch."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,10 @@ class Task(Labels):
     """The names of all scores. One of them is "loss"."""
     has_classes = False
     """Whether `--class-weights`, `--positive`, `--operating-point` and `--calibrate` act."""
+    takes_teacher = False
+    """Whether `--teacher` acts: `logits` are those of the classes `labels`, and the objective is a `ClassObjective`."""
+    labels: list[str]
+    """The names of the classes, of a task that has some, once they are known."""
     baseline_names: tuple[str, ...] = ()
     """Of what learns without a BERT."""
     baselines_are = "without a BERT"

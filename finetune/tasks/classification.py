@@ -53,7 +53,7 @@ class Classification(Task):
     name = "classification"
     label_columns = ("label", "labels", "class", "category", "target", "sentiment")
     shown, metrics, baseline_names = report.SHOWN, METRICS, (TFIDF, MAJORITY)
-    default_metric, has_classes = "macro_f1", True
+    default_metric, has_classes, takes_teacher = "macro_f1", True, True
     lower_is_better = frozenset({"loss", "calibration_error"})
 
     def __init__(
@@ -435,7 +435,11 @@ class ClassificationObjective:
 
     def loss_sums(self, model: BertForSequenceClassification, batch: LabelledBatch) -> dict[str, Tensor]:
         """Sum of the negative log likelihoods (nats, fp32): a scalar with gradient."""
-        losses = F.cross_entropy(model(batch).logits.float(), batch.labels, reduction="none") * batch.weights
+        return self.sums_of(model(batch).logits, batch)
+
+    def sums_of(self, logits: Tensor, batch: LabelledBatch) -> dict[str, Tensor]:
+        """The same of logits [N, C]."""
+        losses = F.cross_entropy(logits.float(), batch.labels, reduction="none") * batch.weights
         if self.class_weights is not None:
             losses = losses * self.class_weights.to(losses.device)[batch.labels]
         return {"label": losses.sum()}

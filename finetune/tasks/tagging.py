@@ -67,7 +67,7 @@ class Tagging(Task):
     name = "tagging"
     label_columns = ("tags", "ner_tags", "pos_tags", "label", "labels", "entities", "spans")
     text_columns = ("tokens", "words", *TEXT_COLUMNS)
-    takes_pairs = False
+    takes_pairs, takes_teacher = False, True
     long_text, reads_everything = "windows", True
     shown = {
         "entity F1": "f1", "precision": "precision", "recall": "recall", "strict F1": "strict_f1",
@@ -560,5 +560,9 @@ class TagsObjective:
 
     def loss_sums(self, model: BertForTokenClassification, batch: LabelledBatch) -> dict[str, Tensor]:
         """Sum of the negative log likelihoods (nats, fp32): a scalar with gradient."""
-        losses = F.cross_entropy(tag_logits(model, batch).float(), batch.labels[:, 1], reduction="none")
+        return self.sums_of(tag_logits(model, batch), batch)
+
+    def sums_of(self, logits: Tensor, batch: LabelledBatch) -> dict[str, Tensor]:
+        """The same of logits [P, C]."""
+        losses = F.cross_entropy(logits.float(), batch.labels[:, 1], reduction="none")
         return {"label": (losses * batch.weights).sum()}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from data_prep.durable import flush_to_disk, replaced
+from data_prep.durable import file_digest, flush_to_disk, replaced
 from data_prep.errors import UserError
 from model import ModelError, families
 from model.huggingface import PretrainedModel
@@ -128,6 +128,12 @@ def open_model(kind: type[Model], folder: str | Path, error: type[UserError], **
     with model_mistakes(error), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return kind.from_pretrained(folder, **config_changes)
+
+
+def weights_digest(folder: Path) -> str:
+    """Of all weight files of a model folder."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    return "".join(file_digest(path) for path in files)
 
 
 def require_embeddings(folder: str | Path, entries: int, embeddings: int, error: type[UserError]) -> None:
