@@ -16,7 +16,7 @@ from data_prep.examples import Ints
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Packed
 from data_prep.examples.random_keys import keys
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import PackedBatch
 from model.bert import BertWithHead
 from model.families import FAMILIES
@@ -49,7 +49,7 @@ class Masking:
         seed: with step and sequence it decides what is masked.
     """
 
-    def __init__(self, tokenizer: WordPieceTokenizer, seed: int):
+    def __init__(self, tokenizer: TextTokenizer, seed: int):
         self.tokenizer, self.rules, self.seed = tokenizer, MaskingRules.of(tokenizer), seed
         self.step = 0
 

@@ -2,18 +2,18 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.examples.packing import Examples, pack
+from data_prep.examples.packing import Examples, TwiceSeparated, pack
 from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
 from data_prep.text.cells import words_apart
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import PackedBatch
 from pretrain.engine.batches import Maker, Position, divided, empty_sequence, inputs
 
@@ -85,7 +85,7 @@ class Encoded:
 def encode(
     examples: Sequence[Example],
     targets: np.ndarray,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: TextTokenizer,
     sequence_length: int,
     long_text: LongText,
 ) -> Encoded:
@@ -97,7 +97,7 @@ def encode(
 def encode_texts(
     texts: Sequence[tuple[str, str | None]],
     targets: np.ndarray,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: TextTokenizer,
     sequence_length: int,
     long_text: LongText,
 ) -> Encoded:
@@ -113,7 +113,7 @@ def encode_texts(
     rows: list[tuple[int, int, int, int, int]] = []
     used = num_tokens = num_long = num_cut = 0
     for index, (first, second) in enumerate(_tokenized(texts, tokenizer)):
-        capacity = sequence_length - (2 if second is None else 3)
+        capacity = sequence_length - 2 - (0 if second is None else tokenizer.pair_separators)
         total = len(first) + len(second or ())
         num_tokens += total
         num_long += total > capacity
@@ -127,7 +127,7 @@ def encode_texts(
     text = table[:, 0]
     return Encoded(
         ids=np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32),
-        sequences=spans_of(table[:, 1:], targets[text]),
+        sequences=spans_of(table[:, 1:], targets[text], tokenizer.pair_separators),
         text=text,
         targets=targets,
         item=text,
@@ -140,14 +140,15 @@ def encode_texts(
     )
 
 
-def spans_of(table: np.ndarray, labels: np.ndarray) -> Examples:
+def spans_of(table: np.ndarray, labels: np.ndarray, separators: int = 1) -> Examples:
     """Sequences out of their spans.
 
     Args:
         table: int64 [S, 4], the columns a_start, a_length, b_start, b_length (see `data_prep.examples.packing`).
         labels: [S] or [S, K].
+        separators: [SEP] between two segments, 1 or 2.
     """
-    return Examples(
+    return {1: Examples, 2: TwiceSeparated}[separators](
         shard=np.zeros(len(table), dtype=np.int64),
         a_start=table[:, 0],
         a_length=table[:, 1],
@@ -162,7 +163,7 @@ _TEXTS_AT_ONCE = 4096
 
 
 def _tokenized(
-    texts: Sequence[tuple[str, str | None]], tokenizer: WordPieceTokenizer
+    texts: Sequence[tuple[str, str | None]], tokenizer: TextTokenizer
 ) -> Iterator[tuple[list[int], list[int] | None]]:
     """Ids of each text and of its second one, if it has one."""
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -251,7 +252,7 @@ class BatchMaker(Maker):
         masking: makes masked copies of the sequences, too.
     """
 
-    def __init__(self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+    def __init__(self, encoded: Encoded, tokenizer: TextTokenizer, micro_batch_tokens: int,
                  places: Sequence[str] = (), masking: Masking | None = None):  # fmt: skip
         self.encoded, self.tokenizer, self.micro_batch_tokens = encoded, tokenizer, micro_batch_tokens
         self.places, self.masking = places, masking
@@ -315,6 +316,8 @@ class BatchMaker(Maker):
         """One packed batch of sequences by number."""
         encoded = self.encoded
         packed = pack(self._shards, encoded.sequences[sequences], self.tokenizer.cls_id, self.tokenizer.sep_id)
+        if not self.tokenizer.tells_segments:
+            packed = replace(packed, token_type_ids=np.zeros_like(packed.token_type_ids))
         chosen = self._places(sequences)
         counts, items = encoded.bounds[sequences + 1] - encoded.bounds[sequences], encoded.item[chosen]
         return LabelledBatch(

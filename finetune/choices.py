@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.text.cells import kind_of, whole_characters, words_apart
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, head_tail, spans_of
 from .rows import Example, listed, usual_column
@@ -171,7 +171,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def encode_choices(
-    examples: Sequence[Example], targets: np.ndarray, tokenizer: WordPieceTokenizer, sequence_length: int,
+    examples: Sequence[Example], targets: np.ndarray, tokenizer: TextTokenizer, sequence_length: int,
     long_text: LongText,
 ) -> Encoded:  # fmt: skip
     """[CLS] text [SEP] choice [SEP] for each choice of a row (Devlin et al. 2019, section 4.4), of at most
@@ -185,7 +185,7 @@ def encode_choices(
         long_text: head keeps the beginning of the text, head-tail a quarter of what fits from the beginning and the
             rest from the end.
     """
-    capacity = sequence_length - 3
+    capacity = sequence_length - 2 - tokenizer.pair_separators
     kept: list[np.ndarray] = []
     table: list[tuple[int, int, int, int]] = []
     owners: list[int] = []
@@ -208,7 +208,9 @@ def encode_choices(
     of_text = np.array(owners, dtype=np.int64)
     return Encoded(
         ids=np.concatenate(kept) if kept else np.empty(0, dtype=np.uint32),
-        sequences=spans_of(np.array(table, dtype=np.int64).reshape(-1, 4), np.zeros(len(table), dtype=np.int64)),
+        sequences=spans_of(
+            np.array(table, dtype=np.int64).reshape(-1, 4), np.zeros(len(table), np.int64), tokenizer.pair_separators
+        ),
         text=of_text,
         targets=targets,
         item=np.arange(len(table)),
@@ -222,9 +224,7 @@ def encode_choices(
     )
 
 
-def _tokenized(
-    examples: Sequence[Example], tokenizer: WordPieceTokenizer
-) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+def _tokenized(examples: Sequence[Example], tokenizer: TextTokenizer) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
     """Ids of each row's text, and of its choices behind its second text."""
     for begin in range(0, len(examples), _ROWS_AT_ONCE):
         part = examples[begin : begin + _ROWS_AT_ONCE]

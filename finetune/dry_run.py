@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from data_prep.console.screen import say, say_example, say_plan
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import parameter_count
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
@@ -33,6 +32,7 @@ from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
 from .teacher import open_teacher
+from .tokenizer import open_tokenizer
 from .training import depth_rates, learned
 
 _EXAMPLES_SHOWN = 3
@@ -54,7 +54,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     task = dataset.task
     trainings = [each for part in parts for each in planned(with_budget(settings, len(part.train)), len(part.train))]
     settings = with_task(max((each.settings for each in trainings), key=lambda each: each.batch_size), task)
-    tokenizer = WordPieceTokenizer.load(settings.model)
+    tokenizer = open_tokenizer(settings.model)
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
     say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings, task)}")
@@ -63,7 +63,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     model = task.build_model(settings, settings.seed)
     teacher = open_teacher(settings, task, tokenizer)
     objective = learned(settings, task.objective(train, settings), model, teacher=teacher)
-    learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model.config))
+    learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model))
     masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None
     maker = task.maker(train, tokenizer, settings.micro_batch_tokens, masking=masking)
     batches = Batches(task.stream(train, settings.seed), maker, settings.batch_size, Position(), World())
@@ -116,14 +116,14 @@ def planned(settings: FinetuneSettings, rows: int) -> list[Training]:
 
 
 def _encoded(
-    examples: Sequence[Example], dataset: Dataset, tokenizer: WordPieceTokenizer, settings: FinetuneSettings
+    examples: Sequence[Example], dataset: Dataset, tokenizer: TextTokenizer, settings: FinetuneSettings
 ) -> Encoded:
     """Some of the examples, which are tokenized, trained on and evaluated."""
     some = sampled(examples)
     return dataset.task.encode(some, tokenizer, settings.sequence_length, settings.long_text)
 
 
-def _show_examples(train: Encoded, dataset: Dataset, tokenizer: WordPieceTokenizer) -> None:
+def _show_examples(train: Encoded, dataset: Dataset, tokenizer: TextTokenizer) -> None:
     maker = BatchMaker(train, tokenizer, 1)
     for number, text in enumerate(range(min(_EXAMPLES_SHOWN, train.num_texts)), 1):
         # A single sequence, or all of a text whose sequences stay together.
@@ -156,7 +156,7 @@ def _print_plan(
     disk = needs.checkpoints + (runs + models) * needs.weights
     say_plan(
         {
-            "model": f"{parameter_count(learner.model.config):,} parameters",
+            "model": f"{sum(weights.numel() for weights in learner.model.parameters()):,} parameters",
             "budget": " or ".join(budgets) + (f" for each of {runs} runs" if runs > 1 else ""),
             "steps": f"about {steps:,.0f} of {longest.settings.batch_size} texts "
             f"({steps / longest.steps_an_epoch:.1f} epochs)" + (", the longest" if len(budgets) > 1 else ""),

@@ -16,7 +16,6 @@ import torch
 from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import read_object, write_json, write_text
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import weights_digest, whole_folder
@@ -36,6 +35,7 @@ from .resolve import MAY_DIFFER, learning_rate, model_config, out_folder, resolv
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
 from .teacher import open_teacher
+from .tokenizer import open_tokenizer
 from .training import Material, SeedTraining, best_of
 
 
@@ -127,7 +127,7 @@ def _seed_name(number: int) -> str:
 
 def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
     """Tokenizer, teacher and ids; says how much of the texts will be cut."""
-    tokenizer = WordPieceTokenizer.load(settings.model)
+    tokenizer = open_tokenizer(settings.model)
 
     task, parts = dataset.task, (dataset.train, dataset.validation, dataset.test)
     teacher = open_teacher(settings, task, tokenizer)

@@ -33,7 +33,9 @@ def model_card(
         "Use": _use(card, settings),
         "Limits": _LIMITS,
     }
-    block = metadata(card.kind, card.name, f"{split} texts", metrics, library=bool(card.example))
+    block = metadata(
+        card.kind, card.name, f"{split} texts", metrics, library=bool(card.example), family=config.family_name
+    )
     return page(block, card.title, _introduction(config, results, split, is_pair, settings), sections)
 
 

@@ -12,7 +12,6 @@ import torch
 
 from data_prep.durable import read_object, write_json
 from data_prep.text.cells import kind_of, whole_characters
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.bert import BertWithHead
 from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
@@ -25,6 +24,7 @@ from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
 from .tasks.classification import Classification
 from .tasks.selection import task_of_folder
+from .tokenizer import open_tokenizer
 
 
 def outputs(
@@ -171,7 +171,7 @@ class Predictor(_Asked):
     ):
         folder, task, device = Path(folder), task or task_of_folder(Path(folder)), find_device(device)
         self.model = task.open_model(folder).to(device)
-        self.tokenizer = WordPieceTokenizer.load(folder)
+        self.tokenizer = open_tokenizer(folder)
         config = self.model.config
         require_embeddings(folder, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
         self.num_long = 0

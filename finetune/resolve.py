@@ -5,17 +5,16 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig
 from model.families import read_config
-from model.weights import open_weights
 from pretrain.engine.device import find_device
-from pretrain.engine.folder import model_mistakes, require_embeddings, require_made
+from pretrain.engine.folder import family_of, model_mistakes, require_embeddings, require_made
 from pretrain.engine.settings import Budget
 from pretrain.engine.stage import for_device
 
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
+from .tokenizer import open_tokenizer
 
 # These do not decide the result of a seed.
 MAY_DIFFER = {
@@ -68,9 +67,10 @@ def check_model(folder: str, config: BertConfig) -> None:
     Raises:
         FinetuneError, PrepError: weights or tokenizer are missing or damaged, or do not belong together.
     """
+    family = family_of(folder, FinetuneError)
     with model_mistakes(FinetuneError):
-        open_weights(Path(folder))
-    require_embeddings(folder, WordPieceTokenizer.load(folder).vocab_size, config.vocab_size, FinetuneError)
+        family.weights(Path(folder))
+    require_embeddings(folder, open_tokenizer(folder).vocab_size, config.vocab_size, FinetuneError)
 
 
 def resolve(settings: FinetuneSettings) -> FinetuneSettings:
@@ -84,6 +84,7 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
     check_model(settings.model, config)
     if settings.teacher is not None:
         check_model(settings.teacher, model_config(settings.teacher))
+    refuse_of_wrapped(settings)
     device = find_device(settings.device)
     longest = config.max_position_embeddings
     if settings.sequence_length != "auto" and settings.sequence_length > longest:
@@ -100,6 +101,16 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         del chosen["learning_rate"]
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     return replace(settings, device=device, out=str(out_folder(settings)), **automatic)
+
+
+def refuse_of_wrapped(settings: FinetuneSettings) -> None:
+    """Raises FinetuneError where options ask for a head that a model which transformers computes cannot have here."""
+    given = {"--hidden-layers": settings.hidden_layers, "--mlm-weight": settings.mlm_weight,
+             "--task similarity": settings.task == "similarity"}  # fmt: skip
+    named = [option for option, is_given in given.items() if is_given]
+    if named and family_of(settings.model, FinetuneError).is_wrapped:
+        raise FinetuneError(f"{' and '.join(named)} is for a BERT, and the heads of {settings.model} are those of "
+                            "transformers: leave it out")  # fmt: skip
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:

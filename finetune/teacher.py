@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.text.sources import listing
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model.bert import BertWithHead
 from pretrain.engine.folder import weights_digest
 
 from .batches import LabelledBatch
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import ClassObjective, Task
+from .tokenizer import open_tokenizer
 
 LOSS = "soft"
 """The name of the teacher's loss, as it is learned: times its share."""
@@ -72,7 +73,7 @@ def divergences(logits: Tensor, teacher: Tensor) -> Tensor:
     return F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1) * TEMPERATURE**2
 
 
-def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: WordPieceTokenizer) -> Teacher | None:
+def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: TextTokenizer) -> Teacher | None:
     """The model that `--teacher` names; None without it.
 
     Args:
@@ -91,7 +92,7 @@ def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: WordPieceTok
         raise FinetuneError(
             f"the teacher {folder} has other classes than {settings.train}{named}: fine-tune it on the same classes"
         )
-    if WordPieceTokenizer.load(folder).digest() != tokenizer.digest():
+    if open_tokenizer(folder).digest() != tokenizer.digest():
         raise FinetuneError(
             f"the teacher {folder} has another tokenizer than {settings.model}: give a student of the same vocabulary"
         )

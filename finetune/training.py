@@ -12,9 +12,9 @@ import numpy as np
 
 from data_prep.console.screen import say
 from data_prep.durable import read_object, remove_folder, replaced, write_json
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertConfig
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model.bert import BertWithHead
+from model.huggingface import PretrainedModel
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
 from pretrain.engine.counters import Counters
@@ -49,7 +49,7 @@ class Material:
     """What all seeds of a run share. `digest` tells it from any other."""
 
     dataset: Dataset
-    tokenizer: WordPieceTokenizer
+    tokenizer: TextTokenizer
     train: Encoded
     validation: Encoded
     digest: str
@@ -71,12 +71,12 @@ def best_of(task: Task, seeds: Sequence[dict], metric: str, num_texts: int) -> d
     return min(seeds, key=lambda seed: seed["validation"]["loss"])
 
 
-def depth_rates(settings: FinetuneSettings, config: BertConfig) -> DepthRates | None:
+def depth_rates(settings: FinetuneSettings, model: PretrainedModel) -> DepthRates | None:
     """Shares of the learning rate by depth, where they are asked for."""
     if settings.layer_decay == 1 and not settings.unfreeze:
         return None
     # Layers that share their weights are learned at one rate.
-    return DepthRates(config.num_stored_layers, settings.layer_decay, settings.unfreeze)
+    return DepthRates(model.config.num_stored_layers, settings.layer_decay, settings.unfreeze, model.layer_of)
 
 
 def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, checkpoint: str = "",
@@ -167,7 +167,7 @@ class SeedTraining:
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
         objective = learned(self.settings, self.objective, model, newest, self.material.teacher)
         counters = Counters(**state["counters"]) if state else Counters()
-        rates = depth_rates(self.settings, model.config)
+        rates = depth_rates(self.settings, model)
         learner = Learner(self.settings, model, objective, self.seed, counters, self.world, rates)
         if newest:
             load_optimizer(Path(newest), learner.optimizer)

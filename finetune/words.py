@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_prep.text.cells import words_apart
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, overlapping, spans_of
 from .batches import Span as Stretch
@@ -57,60 +57,51 @@ def words_with_tokens(words: Sequence[Span], tokens: Sequence[Span]) -> tuple[li
     return [words[number] for number in present], own
 
 
-_WORDS_AT_ONCE = 100_000
 # Windows that one token is in.
 _MOST_AROUND = 3
 
 
 def encode_words(
-    texts: Sequence[Sequence[str]], targets: np.ndarray, tokenizer: WordPieceTokenizer, sequence_length: int
+    texts: Sequence[tuple[str, Sequence[Span]]], targets: np.ndarray, tokenizer: TextTokenizer, sequence_length: int
 ) -> Encoded:
-    """Texts of words to sequences of at most `sequence_length` tokens; a long text becomes overlapping windows.
+    """Texts with the places of their words to sequences of at most `sequence_length` tokens; a long text becomes
+    overlapping windows.
 
     Each word is read once, at its first token, in the window where most of the text stands on both of its sides (Devlin
-    et al. 2019, section 5.4, read the first piece of a word). A word of which the tokenizer leaves nothing is [UNK].
+    et al. 2019, section 5.4, read the first piece of a word).
 
     Args:
         targets: [I] or [I, K], what is to be learned of each word, text after text.
     """
     capacity = sequence_length - 2
-    every = [word for words in texts for word in words]
-    pieces: list[list[int]] = []
-    for begin in range(0, len(every), _WORDS_AT_ONCE):
-        pieces += tokenizer.encode([words_apart(word) for word in every[begin : begin + _WORDS_AT_ONCE]])
-    pieces = [ids or [tokenizer.unk_id] for ids in pieces]
-    lengths = np.array([len(ids) for ids in pieces], dtype=np.int64)
-    firsts = np.cumsum(lengths) - lengths
-    table, owners, counts = [], [], []
-    items, places = [], []
-    word = num_long = 0
-    for number, words in enumerate(texts):
-        of_text = np.arange(word, word + len(words))
-        begin = int(firsts[word]) if len(words) else 0
-        length = int(lengths[of_text].sum())
-        windows = overlapping(length, capacity)
+    nothing = np.zeros(0, dtype=np.int64)
+    kept, table, owners, counts, items, places = [], [], [], [], [nothing], [nothing]
+    begin = word = num_long = 0
+    encoded = tokenizer.encode_words([(words_apart(text, in_place=True), words) for text, words in texts])
+    for number, (ids, firsts) in enumerate(encoded):
+        first = np.array(firsts, dtype=np.int64)
+        windows = overlapping(len(ids), capacity)
         starts = np.array([window.start for window in windows])
-        within = firsts[of_text] - begin
-        best = _window_of(within, starts, windows[0].length)
+        best = _window_of(first, starts, windows[0].length)
         order = np.argsort(best, kind="stable")
-        items.append(of_text[order])
-        places.append((within - starts[best] + 1)[order])
+        items.append(word + order)
+        places.append((first - starts[best] + 1)[order])
         counts += np.bincount(best, minlength=len(windows)).tolist()
         table += [(begin + span.start, span.length, 0, 0) for span in windows]
         owners += [number] * len(windows)
+        kept.append(np.array(ids, dtype=np.uint32))
         num_long += len(windows) > 1
-        word += len(words)
-    nothing = np.zeros(0, dtype=np.int64)
+        begin, word = begin + len(ids), word + len(first)
     return Encoded(
-        ids=np.fromiter((piece for ids in pieces for piece in ids), dtype=np.uint32, count=int(lengths.sum())),
+        ids=np.concatenate([np.zeros(0, np.uint32), *kept]),
         sequences=spans_of(np.array(table, dtype=np.int64).reshape(-1, 4), np.zeros(len(table), dtype=np.int64)),
         text=np.array(owners, dtype=np.int64),
         targets=targets,
-        item=np.concatenate([nothing, *items]),
-        place=np.concatenate([nothing, *places]),
+        item=np.concatenate(items),
+        place=np.concatenate(places),
         bounds=np.append(0, np.cumsum(counts)).astype(np.int64),
         num_texts=len(texts),
-        num_tokens=int(lengths.sum()),
+        num_tokens=begin,
         num_long=num_long,
         num_cut=0,
     )

@@ -6,8 +6,9 @@ is pooled.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -102,6 +103,21 @@ class BertModel(PretrainedModel):
             tuple(attentions) if output_attentions else None,
         )
 
+    def embedded(self, batch: PackedBatch) -> Tensor:
+        """What the first layer reads: [T, H]."""
+        embedded: Tensor = self.embeddings(batch, batch.num_tokens)
+        return embedded
+
+    def first_layers(self, count: int) -> Self:
+        """The same with its first layers alone, whose weights it shares; the pooler is of the last one."""
+        if count in (0, self.config.num_hidden_layers):
+            return self
+        with torch.device("meta"):
+            cut = type(self)(self.config.changed(num_hidden_layers=count), add_pooling_layer=False)
+        names = cut.state_dict().keys()
+        cut.load_state_dict({name: value for name, value in self.state_dict().items() if name in names}, assign=True)
+        return cut.eval()
+
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""
         return self.layers.matrices()
@@ -195,6 +211,10 @@ class BertWithHead(PretrainedModel):
         """
         self.bert.embeddings.requires_grad_(False)
         self.bert.layers.requires_grad_(False)
+
+    def look_at_neighbours(self) -> None:
+        """See `BertModel.look_at_neighbours`."""
+        self.bert.look_at_neighbours()
 
     def initialise_heads(self) -> None:
         """Fresh values for everything but `bert`, which has its own."""

@@ -167,6 +167,11 @@ class BertConfig:
         return pooler + words + 2 * hidden + 2
 
     @property
+    def family_name(self) -> str:
+        """For indexes of models."""
+        return self.model_type
+
+    @property
     def shape(self) -> str:
         """For people: "4 layers x 256"."""
         return f"{self.num_hidden_layers} layers x {self.hidden_size}"

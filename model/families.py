@@ -1,9 +1,10 @@
 """The families of models: by the `model_type` of a folder, the classes that open it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from .albert import (
     AlbertConfig,
@@ -15,7 +16,7 @@ from .albert import (
     AlbertForTokenClassification,
 )
 from .bert import BertForMaskedLM, BertForPreTraining, BertWithHead
-from .config import BertConfig
+from .config import BertConfig, ModelError
 from .electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -35,6 +36,17 @@ from .tasks import (
     BertForTokenClassification,
     BertForVectors,
 )
+from .weights import StoredWeights, open_safetensors, open_weights, read_json
+from .wrapped import (
+    NotWrapped,
+    WrappedEncoder,
+    WrappedForMultipleChoice,
+    WrappedForQuestionAnswering,
+    WrappedForSequenceClassification,
+    WrappedForTokenClassification,
+    refusal,
+)
+from .wrapped_config import WRAPPED_TYPES, WrappedConfig
 
 
 @dataclass(frozen=True)
@@ -54,12 +66,25 @@ class Family:
     question_answering: type[BertForQuestionAnswering]
     masked_lm_folder: str = ""
     """Where in a model's folder that with the MLM head may be, if it is a model of its own."""
+    bare_encoder: Any = None
+    """The class of the encoder without a head; None for that of `pretraining`."""
+    weights: Callable[[Path], StoredWeights] = open_weights
+    """How the weights of a folder are opened."""
+    is_wrapped: bool = False
+    """Whether transformers computes it, with tokenizers and heads of its own: then it is not pretrained here."""
+
+    @property
+    def encoder(self) -> Any:
+        """The class of the encoder without a head."""
+        return self.bare_encoder or self.pretraining.encoder_class
 
     @cached_property
     def vectors(self) -> type[BertForVectors]:
         """The encoder of `pretraining` without a head, which gives a vector for each sequence."""
         if self.pretraining is BertForPreTraining:
             return BertForVectors
+        if self.is_wrapped:
+            return cast(type[BertForVectors], NotWrapped)
         shared = {name: getattr(self.pretraining, name) for name in ("config_class", "encoder_class", "names")}
         name = self.pretraining.__name__.replace("ForPreTraining", "ForVectors")
         return cast(type[BertForVectors], type(name, (BertForVectors,), shared))
@@ -77,20 +102,39 @@ ELECTRA = Family(
     ElectraConfig, ElectraForPreTraining, ElectraForMaskedLM, ElectraForSequenceClassification,
     ElectraForTokenClassification, ElectraForMultipleChoice, ElectraForQuestionAnswering, masked_lm_folder=GENERATOR,
 )  # fmt: skip
+# They take packed batches alone, and have no attribute `bert`.
+WRAPPED: Family = cast(Any, Family)(
+    WrappedConfig, NotWrapped, NotWrapped, WrappedForSequenceClassification, WrappedForTokenClassification,
+    WrappedForMultipleChoice, WrappedForQuestionAnswering, bare_encoder=WrappedEncoder, weights=open_safetensors,
+    is_wrapped=True,
+)  # fmt: skip
 FAMILIES = {
     model_type: family
     for family in (BERT, ALBERT, ELECTRA)
     for model_type in (family.config.model_type, family.config.own_model_type)
 }
-"""`model_type` -> family."""
+"""`model_type` -> family, of those that are computed here."""
 
 
 def family_of(folder: str | Path) -> Family:
     """The family of a model folder; raises ModelError if it holds no config.json.
 
-    A folder of an unknown family counts as a BERT, whose config refuses it with a sentence.
+    What is computed here goes first, unless its tokenizer is not WordPiece (an ALBERT with SentencePiece); then what
+    transformers computes. A folder of an unknown family counts as a BERT, whose config refuses it with a sentence.
     """
-    return FAMILIES.get(str(read_config_values(Path(folder)).get("model_type")), BERT)
+    kind = str(read_config_values(Path(folder)).get("model_type"))
+    if kind in WRAPPED_TYPES and not (kind in FAMILIES and _has_wordpiece(Path(folder))):
+        return WRAPPED
+    return FAMILIES.get(kind, BERT)
+
+
+def _has_wordpiece(folder: Path) -> bool:
+    """Whether the tokenizer of a folder, if it has one, is WordPiece."""
+    path = folder / "tokenizer.json"
+    if (folder / "vocab.txt").is_file() or not path.is_file():
+        return not (folder / "spiece.model").is_file()
+    kind: object = (read_json(path).get("model") or {}).get("type")
+    return kind == "WordPiece"
 
 
 def read_config(folder: str | Path) -> BertConfig:
@@ -103,3 +147,10 @@ def masked_lm_folder(folder: str | Path) -> Path:
     that. Raises ModelError if it holds no config.json."""
     inside = Path(folder) / family_of(folder).masked_lm_folder
     return inside if (inside / CONFIG_FILE).is_file() else Path(folder)
+
+
+def read_pretrainable(folder: str | Path) -> BertConfig:
+    """The same of a model that can be pretrained further; raises ModelError for another one too."""
+    if family_of(folder).is_wrapped:
+        raise ModelError(refusal(Path(folder)))
+    return read_config(folder)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .config import BertConfig, ModelError
 from .initialisation import initialise_parameter
-from .names import BERT_NAMES, TensorNames
+from .names import BERT_NAMES, TensorNames, layer_by_name
 from .weights import StoredWeights, check_place, open_weights, read_json
 
 CONFIG_FILE = "config.json"
@@ -53,6 +53,10 @@ class PretrainedModel(nn.Module):
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError
+
+    def layer_of(self, name: str) -> int | None:
+        """The layer that a parameter is of, from 1; 0 for what is below the layers, None for what is above them."""
+        return layer_by_name(name)
 
     def training_only_parameters(self) -> dict[str, nn.Parameter]:
         """Those that the folder of the model does not have, by name."""

@@ -1,5 +1,6 @@
 """The names that transformers gives to the tensors of a BERT, and the names they have here."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,3 +66,10 @@ BERT_NAMES = TensorNames(
         "output_norm": ("output.LayerNorm",),
     },
 )
+
+
+def layer_by_name(name: str) -> int | None:
+    """The layer that a parameter of ours is of, from 1; 0 for the embeddings below them, None for what is above."""
+    if match := re.search(r"\blayers\.(\d+)\.", name):
+        return 1 + int(match[1])
+    return 0 if ".embeddings." in f".{name}" else None

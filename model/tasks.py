@@ -102,6 +102,11 @@ class BertForTokenClassification(BertWithHead):
         loss = None if labels is None else token_loss(logits, labels)
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)
 
+    def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
+        """Of the places `at`, int64 [M] in [0, T), alone: [M, C]; the last layer is computed for no more."""
+        logits: Tensor = self.classifier(self.bert.encode(batch, at=at).last_hidden_state)
+        return logits
+
 
 class BertForQuestionAnswering(BertWithHead):
     """Start and end of an answer in the text; no pooler."""
@@ -138,6 +143,11 @@ class BertForQuestionAnswering(BertWithHead):
         if start_positions is not None and end_positions is not None:
             loss = (_position_loss(start, start_positions) + _position_loss(end, end_positions)) / 2
         return QuestionAnsweringOutput(loss, start, end, place_all(encoded.hidden_states, place), encoded.attentions)
+
+    def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
+        """Of start and end at the places `at`, int64 [M] in [0, T), alone: [M, 2]."""
+        logits: Tensor = self.qa_outputs(self.bert.encode(batch, at=at).last_hidden_state)
+        return logits
 
 
 def _position_loss(logits: Tensor, positions: Tensor) -> Tensor:

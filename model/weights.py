@@ -19,7 +19,8 @@ _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 @dataclass
 class StoredWeights:
-    """Tensors under the names of transformers' classes with heads (in a BERT "bert." before the encoder)."""
+    """Tensors by name: those of transformers' classes with heads (in a BERT "bert." before the encoder), or as they
+    stand."""
 
     path: Path
     """The file that messages name."""
@@ -40,14 +41,29 @@ def open_weights(folder: Path, prefix: str = "bert.") -> StoredWeights:
     )
     for path in (single, index, pickled):
         check_place(path)
-    if single.is_file():
-        return _from_safetensors(single, [single], prefix)
-    if index.is_file():
-        return _from_safetensors(index, _shards(index), prefix)
+    if single.is_file() or index.is_file():
+        return _canonical(open_safetensors(folder), prefix)
     if pickled.is_file():
-        return _from_pickle(pickled, prefix)
+        return _canonical(_from_pickle(pickled), prefix)
     raise ModelError(
         f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the folder again."
+    )
+
+
+def open_safetensors(folder: Path) -> StoredWeights:
+    """model.safetensors or its shards, under the names that stand there. A pickle is not opened.
+
+    Raises ModelError where there is none, or where a file cannot be read.
+    """
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    for path in (single, index):
+        check_place(path)
+    if single.is_file():
+        return _from_safetensors(single, [single])
+    if index.is_file():
+        return _from_safetensors(index, _shards(index))
+    raise ModelError(
+        f"{folder} holds no {single.name}, and other files of weights are not opened. Save the model as safetensors."
     )
 
 
@@ -72,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _from_safetensors(path: Path, files: list[Path], prefix: str) -> StoredWeights:
+def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
     shapes, places = {}, {}
     for file in files:
         try:
@@ -90,7 +106,7 @@ def _from_safetensors(path: Path, files: list[Path], prefix: str) -> StoredWeigh
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file} cannot be read at {name} ({error}): {_REMEDY}") from None
 
-    return _canonical(path, shapes, read, prefix)
+    return StoredWeights(path, shapes, read)
 
 
 def _shards(index: Path) -> list[Path]:
@@ -106,7 +122,7 @@ def _shards(index: Path) -> list[Path]:
     return files
 
 
-def _from_pickle(path: Path, prefix: str) -> StoredWeights:
+def _from_pickle(path: Path) -> StoredWeights:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged pickle can fail in any way; the cause stays in the message.
@@ -115,7 +131,7 @@ def _from_pickle(path: Path, prefix: str) -> StoredWeights:
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
     shapes = {str(name): tuple(value.shape) for name, value in tensors.items()}
-    return _canonical(path, shapes, lambda name: _numbers(tensors[name], name, path), prefix)
+    return StoredWeights(path, shapes, lambda name: _numbers(tensors[name], name, path))
 
 
 def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
@@ -124,19 +140,17 @@ def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
     return tensor
 
 
-def _canonical(
-    path: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor], prefix: str
-) -> StoredWeights:
+def _canonical(stored: StoredWeights, prefix: str) -> StoredWeights:
     """Today's names for old ones, the prefix before a bare encoder, no position_ids of old releases."""
-    bare = any(name.startswith("embeddings.") for name in shapes)
+    bare = any(name.startswith("embeddings.") for name in stored.shapes)
     stored_name = {}
-    for name in shapes:
+    for name in stored.shapes:
         if not name.endswith(".position_ids"):
             stored_name[_today(f"{prefix}{name}" if bare else name)] = name
     return StoredWeights(
-        path,
-        {name: shapes[stored] for name, stored in stored_name.items()},
-        lambda name: read(stored_name[name]),
+        stored.path,
+        {name: stored.shapes[theirs] for name, theirs in stored_name.items()},
+        lambda name: stored.read(stored_name[name]),
     )
 
 

@@ -15,7 +15,7 @@ from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining
-from model.families import read_config
+from model.families import read_pretrainable
 
 from .batches import BatchMaker, ExampleStream
 from .build import make_data, make_model, open_checkpoint, require_same_objective
@@ -73,7 +73,7 @@ def base_config(settings: PretrainSettings):
         PretrainError: one of the two is no model.
     """
     with model_mistakes(PretrainError):
-        configs = [read_config(folder) for folder in (settings.init_from, settings.teacher) if folder is not None]
+        configs = [read_pretrainable(folder) for folder in (settings.init_from, settings.teacher) if folder is not None]
     return configs[0] if configs else None
 
 

@@ -1,5 +1,6 @@
 """Small real objects that several test files build on. Session-wide, so that hypothesis may use them."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -56,3 +57,114 @@ def example_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no example data sets beside the repository ({folder.name})")
     return folder
+
+
+_TEXTS = [
+    f"The {a} of the patient's {b}, don't {c}: {n}.\n" for n, (a, b, c) in enumerate(
+        [("rate", "heart", "mask"), ("mask", "rate", "stop"), ("heart", "number", "wait"), ("café", "rates", "go")] * 30
+    )
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def other_encoder(small_tokenizer: WordPieceTokenizer, tmp_path_factory) -> Callable[[str], Path]:
+    """model_type -> a folder as transformers leaves it: 2 layers x 32, up to 48 tokens, with a small tokenizer."""
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp("other") / f"a-{kind}"
+            _write_encoder(kind, made[kind], small_tokenizer)
+        return made[kind]
+
+    return make
+
+
+def _write_encoder(kind: str, folder: Path, small_tokenizer: WordPieceTokenizer) -> None:
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True)
+    counts_from_padding = kind in ("roberta", "xlm-roberta", "camembert")
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if counts_from_padding else (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])  # fmt: skip
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    if kind == "distilbert":
+        sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
+    sizes |= {"initializer_range": 0.2, "max_position_embeddings": 50 if counts_from_padding else 48}
+    if kind not in ("distilbert", "modernbert"):
+        sizes |= {"type_vocab_size": {"albert": 2, "electra": 2, "deberta-v2": 0}.get(kind, 1)}
+    if kind in ("albert", "electra"):
+        sizes |= {"embedding_size": 16}
+    if kind == "modernbert":
+        # A narrow window, and an activation that tells of a head.
+        sizes |= {"local_attention": 8, "global_attn_every_n_layers": 2}
+    if kind == "deberta-v2":
+        sizes |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8,
+                  "max_relative_positions": 48, "position_biased_input": False}  # fmt: skip
+    if kind in ("distilbert", "electra"):
+        small_tokenizer.save(folder, 48)
+        size = small_tokenizer.vocab_size
+        if kind == "distilbert":
+            path = folder / "tokenizer_config.json"
+            said = json.loads(path.read_text()) | {"model_input_names": ["input_ids", "attention_mask"]}
+            path.write_text(json.dumps(said | {"tokenizer_class": "DistilBertTokenizer"}))
+    else:
+        size = _write_tokenizer(kind, folder, tokens)
+    ids = dict(zip(("bos", "pad", "eos") if counts_from_padding else ("pad",), range(3), strict=False))
+    ids |= {"cls": 2, "sep": 3, "bos": 2, "eos": 3} if kind == "modernbert" else {}
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=size, **sizes, **{f"{name}_token_id": number for name, number in ids.items()}
+    )
+    torch.manual_seed(0)
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+
+
+def _write_tokenizer(kind: str, folder: Path, tokens: list[str]) -> int:
+    """Byte-level BPE, or a unigram model of SentencePiece; returns the number of its entries."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    first, second = ("<s>", "</s>") if "<s>" in tokens else ("[CLS]", "[SEP]")
+    unknown = next(token for token in tokens if "unk" in token.lower())
+    if kind in ("roberta", "modernbert"):
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=320, special_tokens=tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        )
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+        )
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=tokens, unk_token=unknown)
+    tokenizer.train_from_iterator(_TEXTS, trainer)
+    twice, of_b = (second, ":0") if "<s>" in tokens else ("", ":1")
+    pair = [f"{first}:0", "$A:0", f"{second}:0", *([f"{twice}:0"] if twice else []), f"$B{of_b}", f"{second}{of_b}"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first}:0 $A:0 {second}:0", pair=" ".join(pair),
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in (first, second)],
+    )  # fmt: skip
+    if kind == "roberta":
+        # As the folders of RoBERTa: transformers puts the tokenizer together out of these.
+        tokenizer.model.save(str(folder))
+        said = {"tokenizer_class": "RobertaTokenizer", "model_max_length": 48}
+        (folder / "tokenizer_config.json").write_text(json.dumps(said))
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+        transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+        return tokenizer.get_vocab_size()
+    named = {f"{name.strip('<[]>').lower()}_token": name for name in tokens if name not in ("<s>", "</s>")}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, cls_token=first, sep_token=second, model_max_length=48,
+        **{name: token for name, token in named.items() if name not in ("cls_token", "sep_token")},
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)  # fmt: skip
+    if kind == "albert":
+        path = folder / "tokenizer_config.json"
+        said = json.loads(path.read_text()) | {"tokenizer_class": "AlbertTokenizer"}
+        path.write_text(json.dumps(said))
+    return tokenizer.get_vocab_size()

@@ -73,7 +73,7 @@ def write_letters(path: Path, count: int, seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def owner(small_tokenizer, tmp_path_factory) -> Path:
+def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
     """A folder with everything that the pages speak of."""
     folder = tmp_path_factory.mktemp("owner")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
@@ -111,6 +111,7 @@ def owner(small_tokenizer, tmp_path_factory) -> Path:
         "notes", "articles", "letters", "builtin", "student"))]  # fmt: skip
     for name in pretrained:
         save_model_folder(BertForPreTraining(config), small_tokenizer, folder / name)
+    shutil.copytree(other_encoder("roberta"), folder / "roberta-base")
     for name in ("runs/labels/final", "runs/labels/seed-1/model", "runs/compared/articles/final"):
         save_model_folder(BertForSequenceClassification(config), small_tokenizer, folder / name)
         Facts(("text",), 128, "head").write(folder / name)

@@ -60,6 +60,14 @@ class Examples:
         _copy_segments(shard.ids, self.b_start, target, starts + self.first_lengths(), self.b_length)
 
 
+class TwiceSeparated(Examples):
+    """Examples with two [SEP] between A and B, as RoBERTa reads pairs."""
+
+    def first_lengths(self) -> Ints:
+        """Tokens of [CLS] A [SEP] [SEP], without a B of [CLS] A [SEP]: int64 [N]."""
+        return self.a_length + 2 + (self.b_length > 0)
+
+
 @dataclass(frozen=True)
 class Packed:
     """N examples end to end: input_ids, token_type_ids, position_ids int64 [T], sequence_starts int64 [N + 1]."""

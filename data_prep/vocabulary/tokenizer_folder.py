@@ -60,7 +60,7 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
     """What the files of a folder say, and the file that the vocabulary is from."""
     names = ("tokenizer_config.json", "tokenizer.json", "vocab.txt", "added_tokens.json", "special_tokens_map.json")
     for path in (folder / name for name in names):
-        if _leads_out(path):
+        if leads_out(path):
             raise PrepError(f"{path} is a link out of its folder: copy the file itself into the folder")
     config_file, full, plain = (folder / name for name in names[:3])
     config = _read_json(config_file) if config_file.exists() else {}
@@ -86,7 +86,7 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
     return found, full if full.exists() else plain
 
 
-def _leads_out(path: Path) -> bool:
+def leads_out(path: Path) -> bool:
     """Whether a file is a link out of its folder. The cache of the Hub keeps its files in "blobs" two folders above."""
     place, folder = path.resolve(), path.parent.resolve()
     return not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs"

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ..durable import write_text
+from .text_tokenizer import Span
 from .tokenizer_folder import LONGEST_WORD, SPECIAL_TOKENS, read_tokenizer
 
+_WORDS_AT_ONCE = 100_000
 _UNUSED = re.compile(r"\[unused_?\d+\]")
 _BRACKETED = re.compile(r"\[.+\]")  # a token with a role, never the outcome of normalising text
 
@@ -66,6 +69,9 @@ class WordPieceTokenizer:
         longest_word: characters of a word; a longer one is [UNK].
     """
 
+    pair_separators = 1
+    tells_segments = True
+
     def __init__(
         self,
         pieces: Sequence[str],
@@ -116,6 +122,21 @@ class WordPieceTokenizer:
         """
         encodings = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def encode_words(self, texts: Sequence[tuple[str, Sequence[Span]]]) -> Iterator[tuple[list[int], list[int]]]:
+        """Of each text with the places of its words the ids, and which of its tokens each word begins with, ascending.
+
+        A word of which nothing is left is [UNK].
+        """
+        pieces = self._pieces_of([text[start:end] for text, words in texts for start, end in words])
+        for _, words in texts:
+            of_words = [next(pieces) or [self.unk_id] for _ in words]
+            ids = [piece for of_word in of_words for piece in of_word]
+            yield ids, list(accumulate(map(len, of_words), initial=0))[:-1]
+
+    def _pieces_of(self, words: list[str]) -> Iterator[list[int]]:
+        for begin in range(0, len(words), _WORDS_AT_ONCE):
+            yield from self.encode(words[begin : begin + _WORDS_AT_ONCE])
 
     def extended(self, entries: Sequence[str]) -> "WordPieceTokenizer":
         """The same with further entries behind its own. What was added behind the pieces becomes one of them."""

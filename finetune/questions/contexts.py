@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.text.cells import words_apart
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from ..batches import Encoded, overlapping, spans_of
 from ..rows import Example
@@ -39,9 +39,7 @@ class EncodedQuestions(Encoded):
         return super().digest() + self.answers
 
 
-def encode_questions(
-    examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int
-) -> EncodedQuestions:
+def encode_questions(examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int) -> EncodedQuestions:
     """Questions and contexts to sequences of at most `sequence_length` tokens (Devlin et al. 2019, section 4.2).
 
     A question keeps its beginning where it takes more than half of a sequence that cannot hold all. A context is stored
@@ -51,16 +49,18 @@ def encode_questions(
         examples: of a question and its context each.
     """
     ids, characters, where = _tokenized([text for row in examples for text in (row.text, row.text_pair)], tokenizer)
-    laid = [_laid_out(row, where[row.text], where[row.text_pair], characters, sequence_length - 3) for row in examples]
+    separators = tokenizer.pair_separators
+    capacity = sequence_length - 2 - separators
+    laid = [_laid_out(row, where[row.text], where[row.text_pair], characters, capacity) for row in examples]
     counts = np.array([len(each.spans) for each in laid], dtype=np.int64)
     spans = np.array([span for each in laid for span in each.spans], dtype=np.int64).reshape(-1, 4)
     answers = np.array([answer for each in laid for answer in each.answers], dtype=np.int64).reshape(-1, 2)
-    bounds, place = _places(spans)
+    bounds, place = _places(spans, separators)
     targets = np.zeros((len(place), 2), dtype=np.float32)
     np.put_along_axis(targets, bounds[:-1, None] + answers, np.repeat(1 / counts, counts)[:, None], axis=0)
     return EncodedQuestions(
         ids=ids,
-        sequences=spans_of(spans, np.zeros(len(spans), dtype=np.int64)),
+        sequences=spans_of(spans, np.zeros(len(spans), dtype=np.int64), separators),
         text=np.repeat(np.arange(len(laid)), counts),
         targets=targets,
         item=np.arange(len(place)),
@@ -68,7 +68,7 @@ def encode_questions(
         bounds=bounds,
         num_texts=len(laid),
         num_tokens=sum(each.num_tokens for each in laid),
-        num_long=sum(each.num_tokens > sequence_length - 3 for each in laid),
+        num_long=sum(each.num_tokens > capacity for each in laid),
         num_cut=sum(each.num_cut for each in laid),
         characters=characters,
         answers=hashlib.blake2b(repr([row.label for row in examples]).encode(), digest_size=16).hexdigest(),
@@ -114,16 +114,16 @@ def tokens_of(answer: Span, characters: np.ndarray) -> tuple[int, int]:
     return int(first), int(np.searchsorted(characters[:, 0], answer[1], side="left")) - 1
 
 
-def _places(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _places(spans: np.ndarray, separators: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the places of each sequence begin, int64 [S + 1], and their tokens: [CLS], then those of the context."""
     counts = spans[:, 3] + 1
     bounds = np.append(0, np.cumsum(counts))
     within = np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts)
-    # Before the context stand [CLS], the question and [SEP].
-    return bounds, np.where(within == 0, 0, within + np.repeat(spans[:, 1] + 1, counts))
+    # Before the context stand [CLS], the question and one [SEP] or two.
+    return bounds, np.where(within == 0, 0, within + np.repeat(spans[:, 1] + separators, counts))
 
 
-def _tokenized(texts: Sequence[str], tokenizer: WordPieceTokenizer) -> tuple[np.ndarray, np.ndarray, dict[str, Run]]:
+def _tokenized(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[np.ndarray, np.ndarray, dict[str, Run]]:
     """The tokens of different texts end to end, uint32 [T], their characters, int32 [T, 2], and where each text is."""
     different = list(dict.fromkeys(texts))
     ids: list[np.ndarray] = [np.zeros(0, np.uint32)]

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from data_prep.text.rules import TEXT_COLUMNS
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
 from model.huggingface import PretrainedModel
@@ -199,7 +199,7 @@ class Task(Labels):
         that is judged by others than it learns (see `judged`) those that it is judged by, of any kind."""
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+        self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
     ) -> Encoded:
         """The examples as sequences of tokens with their targets."""
         return encode(examples, self.targets(examples), tokenizer, sequence_length, long_text)
@@ -208,7 +208,7 @@ class Task(Labels):
         """The global batches of training texts, which `maker` divides."""
         return TextStream(train, seed)
 
-    def maker(self, train: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+    def maker(self, train: Encoded, tokenizer: TextTokenizer, micro_batch_tokens: int,
               places: Sequence[str] = (), masking: Masking | None = None) -> BatchMaker:  # fmt: skip
         """What makes micro-batches of training texts (see `BatchMaker`)."""
         return BatchMaker(train, tokenizer, micro_batch_tokens, places, masking)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data_prep.durable import write_text
 from data_prep.text.rules import TEXT_COLUMNS
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForMultipleChoice
 from pretrain.engine.step import Objective
 
@@ -139,7 +139,7 @@ class MultipleChoice(Task):
         return np.array(found, dtype=np.int64).reshape(-1, 2)
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+        self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
     ) -> Encoded:
         """A sequence for each choice, those of a row together."""
         return encode_choices(examples, self.targets(examples), tokenizer, sequence_length, long_text)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.model_card import table
 from pretrain.engine.step import Objective
@@ -131,7 +131,7 @@ class QuestionAnswering(Task):
         return found
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+        self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
     ) -> EncodedQuestions:
         """Every question with all of its context, in overlapping windows where that is long."""
         return encode_questions(examples, tokenizer, sequence_length)
@@ -157,7 +157,7 @@ class QuestionAnswering(Task):
 
     def logits(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> Tensor:
         """Of start and end, at [CLS] and the tokens of the contexts: [P, 2]."""
-        return span_logits(model, batch)
+        return model.logits_at(batch, batch.places)
 
     def outputs(self, logits: Tensor) -> Tensor:
         """The logits, as probabilities take all windows of a text."""
@@ -344,13 +344,6 @@ first, last = divmod(int(scores.argmax()), len(start))
 print(context[places[first][0] : places[last][1]])"""
 
 
-def span_logits(model: BertForQuestionAnswering, batch: LabelledBatch) -> Tensor:
-    """Of the places of a batch: [P, 2]; the last layer is computed for them alone."""
-    encoded = model.bert.encode(batch, at=batch.places)
-    logits: Tensor = model.qa_outputs(encoded.last_hidden_state)
-    return logits
-
-
 class SpanObjective:
     """The cross entropy of start and end over the places of each window, halved; see `Objective` of the engine.
 
@@ -364,7 +357,7 @@ class SpanObjective:
 
     def loss_sums(self, model: BertForQuestionAnswering, batch: LabelledBatch) -> dict[str, Tensor]:
         """Sum over the texts (nats, fp32): a scalar with gradient."""
-        logits = span_logits(model, batch).float()  # [P, 2]
+        logits = model.logits_at(batch, batch.places).float()  # [P, 2]
         starts, length = batch.sequence_starts.long(), batch.max_sequence_length
         sequence = torch.bucketize(batch.places, starts[1:], right=True)  # [P]
         slots = sequence * length + batch.places - starts[sequence]  # [P]

@@ -49,7 +49,7 @@ def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) 
     if settings.from_scratch:
         torch.manual_seed(seed)
         model = of_kind(model.config)
-        model.bert.look_at_neighbours()
+        model.look_at_neighbours()
     return model
 
 

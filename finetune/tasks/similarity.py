@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data_prep.console.screen import say
 from data_prep.durable import write_text
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
 from model.huggingface import PretrainedModel
@@ -164,7 +164,7 @@ class Similarity(Task):
         )
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+        self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
     ) -> Encoded:
         """A sequence for each text (see `encode_single_texts`), with scores as cosines."""
         return encode_single_texts(examples, self._scaled(self.targets(examples)), tokenizer, sequence_length)
@@ -173,7 +173,7 @@ class Similarity(Task):
         """Groups of texts, but of pairs with scores."""
         return super().stream(train, seed) if self.learned == SCORES else GroupStream(train, seed)
 
-    def maker(self, train: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+    def maker(self, train: Encoded, tokenizer: TextTokenizer, micro_batch_tokens: int,
               places: Sequence[str] = (), masking: Masking | None = None) -> BatchMaker:  # fmt: skip
         """Of groups one that reads a text alone twice."""
         if self.learned == SCORES:

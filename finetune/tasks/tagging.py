@@ -15,7 +15,7 @@ from data_prep.durable import write_text
 from data_prep.text.cells import is_text, kind_of, whole_characters
 from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import listing
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForTokenClassification
 from pretrain.engine.model_card import table
 from pretrain.engine.step import Objective
@@ -225,10 +225,10 @@ class Tagging(Task):
         return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: WordPieceTokenizer, sequence_length: int, long_text: LongText
+        self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
     ) -> Encoded:
         """Every word, in overlapping windows of long texts."""
-        words = [_words(example) for example in examples]
+        words = [(example.text, example.words) for example in examples]
         return encode_words(words, self.targets(examples), tokenizer, sequence_length)
 
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertForTokenClassification:
@@ -252,7 +252,7 @@ class Tagging(Task):
 
     def logits(self, model: BertForTokenClassification, batch: LabelledBatch) -> Tensor:
         """Of the first token of each word: [P, C]."""
-        return tag_logits(model, batch)
+        return model.logits_at(batch, batch.places)
 
     def outputs(self, logits: Tensor) -> Tensor:
         """Probabilities of the tags."""
@@ -544,13 +544,6 @@ def _tag(value: Any, column: str) -> str:
     return whole_characters(" ".join(value.split()))
 
 
-def tag_logits(model: BertForTokenClassification, batch: LabelledBatch) -> Tensor:
-    """Of the places of a batch: [P, C]; the last layer is computed for them alone."""
-    encoded = model.bert.encode(batch, at=batch.places)
-    logits: Tensor = model.classifier(encoded.last_hidden_state)
-    return logits
-
-
 class TagsObjective:
     """The cross entropy of the right tag; see `Objective` of the engine."""
 
@@ -560,7 +553,7 @@ class TagsObjective:
 
     def loss_sums(self, model: BertForTokenClassification, batch: LabelledBatch) -> dict[str, Tensor]:
         """Sum of the negative log likelihoods (nats, fp32): a scalar with gradient."""
-        return self.sums_of(tag_logits(model, batch), batch)
+        return self.sums_of(model.logits_at(batch, batch.places), batch)
 
     def sums_of(self, logits: Tensor, batch: LabelledBatch) -> dict[str, Tensor]:
         """The same of logits [P, C]."""

@@ -13,17 +13,17 @@ from torch import Tensor
 from data_prep.durable import read_object
 from data_prep.text.cells import kind_of, whole_characters, words_apart
 from data_prep.text.rules import TEXT_COLUMNS
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertModel
 from pretrain.engine.checkpoint import num_bytes, save_model_folder
 from pretrain.engine.device import Precision, find_device
-from pretrain.engine.folder import family_of, open_model, require_embeddings, whole_folder
+from pretrain.engine.folder import family_of, model_mistakes, open_model, require_embeddings, whole_folder
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
 from ..predictor import tokens_at_once
 from ..rows import Columns, Example, Labels, text_of
 from ..settings import FACTS_FILE, FinetuneError
 from ..tasks.tagging import Tagging
+from ..tokenizer import open_tokenizer
 from ..words import Span, encode_tokens, words_of, words_with_tokens
 from .sentence_model import Pooling, SentenceModel
 
@@ -103,14 +103,14 @@ class Embedder:
         said, device = SentenceModel.read(Path(folder)), find_device(device)
         place = Path(folder) / said.folder
         model = _encoder(place)
-        self.tokenizer = WordPieceTokenizer.load(place)
+        self.tokenizer = open_tokenizer(place)
         if said.lowercase and not self.tokenizer.lowercase:
             raise FinetuneError(f"{folder} puts texts in lower case before its tokenizer: open it with "
                                 "sentence-transformers")  # fmt: skip
         config = model.config
         require_embeddings(place, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
         self.layer = _layer(layer, config.num_hidden_layers, folder)
-        self.model = _with_layers(model, self.layer).to(device)
+        self.model = model.first_layers(self.layer).to(device)
         longest = config.max_position_embeddings
         if sequence_length is not None and not 3 <= sequence_length <= longest:
             raise FinetuneError(f"--sequence-length {sequence_length} is not between 3 and {longest}, the most tokens "
@@ -204,7 +204,8 @@ class Embedder:
             raise FinetuneError(f"{folder} is there already: give another name, or remove it")
         said = SentenceModel(self.pooling, self.normalize, self.sequence_length)
         with whole_folder(Path(folder), num_bytes(self.model.parameters()) + _SMALL_FILES) as temporary:
-            save_model_folder(self.model, self.tokenizer, temporary, model_max_length=self.sequence_length)
+            with model_mistakes(FinetuneError):
+                save_model_folder(self.model, self.tokenizer, temporary, model_max_length=self.sequence_length)
             said.write(temporary, self.dimension)
 
     def _scaled(self, vectors: np.ndarray) -> np.ndarray:
@@ -216,7 +217,7 @@ class Embedder:
     def _pooled(self, encoded: Encoded, pooling: Pooling) -> np.ndarray:
         """The vectors of the items: [I, H]."""
         is_max, count = pooling == "max", len(encoded.targets)
-        dtype = self.model.embeddings.word.weight.dtype
+        dtype = next(self.model.parameters()).dtype
         found = torch.full((count, self.dimension), float("-inf") if is_max else 0.0, dtype=dtype).numpy()
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         for items, batch in maker.items_and_batches(np.arange(encoded.num_texts)):
@@ -233,10 +234,10 @@ class Embedder:
 
     def _hidden(self, batch: LabelledBatch, only_first: bool) -> Tensor:
         """The output of the layer at the places of a batch: [P, H]."""
-        batch = batch.to(self.model.embeddings.word.weight.device)
+        batch = batch.to(next(self.model.parameters()).device)
         with self._precision():
             if self.layer == 0:
-                hidden = self.model.embeddings(batch, batch.num_tokens)  # [T, H]
+                hidden = self.model.embedded(batch)  # [T, H]
             elif only_first:
                 return self.model.encode(batch, at=batch.places, most_at=1).last_hidden_state
             else:
@@ -247,14 +248,12 @@ class Embedder:
 
 def _encoder(folder: Path) -> BertModel:
     """The BERT of a folder without its heads; the pooler stays where the folder has one."""
-    kind = family_of(folder, FinetuneError).pretraining.encoder_class
-    # A pooler that the folder lacks is drawn, and thrown away.
+    kind = family_of(folder, FinetuneError).encoder
+    # A pooler that the folder lacks is drawn, and thrown away. Labels are of a head.
     with torch.random.fork_rng(devices=[]):
-        model = open_model(kind, folder, FinetuneError)
+        model = open_model(kind, folder, FinetuneError, id2label=None, num_labels=2, problem_type=None)
     if model.newly_initialised:
         model.pooler = None
-    # Labels are of a head.
-    model.config = model.config.changed(id2label=None, num_labels=2, problem_type=None)
     return model
 
 
@@ -264,17 +263,6 @@ def _layer(asked: int, num_layers: int, folder: str | Path) -> int:
         raise FinetuneError(f"--layer {asked} is not there: the layers of {folder} are 1 to {num_layers}, 0 stands for "
                             "the embeddings before them, -1 for the last")  # fmt: skip
     return asked if asked >= 0 else num_layers + 1 + asked
-
-
-def _with_layers(model: BertModel, count: int) -> BertModel:
-    """The model with its first layers alone, whose weights it shares; the pooler is of the last one."""
-    if count in (0, model.config.num_hidden_layers):
-        return model
-    with torch.device("meta"):
-        cut = type(model)(model.config.changed(num_hidden_layers=count), add_pooling_layer=False)
-    names = cut.state_dict().keys()
-    cut.load_state_dict({name: value for name, value in model.state_dict().items() if name in names}, assign=True)
-    return cut.eval()
 
 
 def _trained_on(folder: Path) -> tuple[str, ...]:

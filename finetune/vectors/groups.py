@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data_prep.examples.random_keys import keys
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from pretrain.engine.batches import Position
 
 from ..auxiliary import Masking
@@ -58,7 +58,7 @@ class GroupMaker(BatchMaker):
         copies: how often each sequence is read, one copy after the other; dropout makes them differ.
     """
 
-    def __init__(self, encoded: Encoded, tokenizer: WordPieceTokenizer, micro_batch_tokens: int,
+    def __init__(self, encoded: Encoded, tokenizer: TextTokenizer, micro_batch_tokens: int,
                  places: Sequence[str] = (), masking: Masking | None = None, copies: int = 1):  # fmt: skip
         super().__init__(encoded, tokenizer, micro_batch_tokens, places, masking)
         self.copies = copies

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from data_prep.text.cells import words_apart
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from ..batches import Encoded, spans_of
 from ..rows import Example
@@ -23,7 +23,7 @@ def numbers_of(texts: Sequence[str]) -> np.ndarray:
 
 
 def encode_single_texts(
-    examples: Sequence[Example], scores: np.ndarray, tokenizer: WordPieceTokenizer, sequence_length: int
+    examples: Sequence[Example], scores: np.ndarray, tokenizer: TextTokenizer, sequence_length: int
 ) -> Encoded:
     """[CLS] text [SEP] for each text of each row, which are its items; the two of a pair stay together. Of a longer
     text the beginning is read.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from data_prep.examples.packing import Packed
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import PackedBatch
 
 from .distributed import World
@@ -141,7 +141,7 @@ def inputs(packed: Packed) -> dict[str, Any]:
     }
 
 
-def empty_sequence(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+def empty_sequence(tokenizer: TextTokenizer) -> dict[str, Any]:
     """The fields of a `PackedBatch` that is [CLS] [SEP]."""
     ids = np.array([tokenizer.cls_id, tokenizer.sep_id])
     return inputs(Packed(ids, np.zeros(2, np.int64), np.arange(2), np.array([0, 2])))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from data_prep.console.screen import say
 from data_prep.durable import Damaged, check_files, file_facts, read_object, read_sealed, remove_folder, write_sealed
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model.huggingface import PretrainedModel
 
 from .folder import whole_folder
@@ -44,7 +44,7 @@ class Checkpoints:
         keep: how many of the latest stay.
     """
 
-    def __init__(self, folder: Path, tokenizer: WordPieceTokenizer, keep: int):
+    def __init__(self, folder: Path, tokenizer: TextTokenizer, keep: int):
         self.folder, self.tokenizer, self.keep = folder, tokenizer, keep
 
     def path(self, step: int) -> Path:
@@ -170,7 +170,7 @@ def load_heads(checkpoint: Path, model: PretrainedModel) -> None:
 
 def save_model_folder(
     model: PretrainedModel,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: TextTokenizer,
     folder: Path,
     card: str | None = None,
     model_max_length: int | None = None,

@@ -5,8 +5,9 @@ from typing import Any
 
 
 def metadata(
-    kind: str, name: str, dataset: str, metrics: Iterable[tuple[str, float]], library: bool = True, language: str = ""
-) -> str:
+    kind: str, name: str, dataset: str, metrics: Iterable[tuple[str, float]], library: bool = True, language: str = "",
+    family: str = "bert",
+) -> str:  # fmt: skip
     """The block in front of the page, in YAML.
 
     Args:
@@ -16,12 +17,13 @@ def metadata(
         metrics: (name as hubs have it, value).
         library: whether transformers can use the model for the task.
         language: a code; left out if empty.
+        family: of the model.
     """
     values = "\n".join(f"    - {{type: {metric}, value: {value:.4f}}}" for metric, value in metrics)
     library_name = "library_name: transformers\n" if library else ""
     of_language = f'language: "{language}"\n' if language else ""
     return f"""{library_name}pipeline_tag: {kind}
-{of_language}tags: [bert, {kind}, domain-bert]
+{of_language}tags: [{family}, {kind}, domain-bert]
 model-index:
 - name: {name}
   results:

@@ -1,7 +1,6 @@
 """Optimizers by parameter role."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from model.huggingface import PretrainedModel
+from model.names import layer_by_name
 
 from .device import norm_of
 from .muon import Muon
@@ -53,21 +53,22 @@ class DepthRates:
     """Shares of the learning rate by how far a parameter is below the head (Howard and Ruder 2018, sections 3.2, 3.3).
 
     Args:
-        num_layers: of the encoder.
+        num_layers: of the encoder, each counted once that shares its weights with others.
         decay: the share of each layer, of that of the one above it. The head is above the last layer, the embeddings
             are below the first.
         unfrozen: over this share of the budget layers begin to learn one after the other, the head at once.
+        layer_of: the layer of a parameter by its name (see `PretrainedModel.layer_of`).
     """
 
     num_layers: int
     decay: float = 1.0
     unfrozen: float = 0.0
+    layer_of: Callable[[str], int | None] = layer_by_name
 
     def below(self, name: str) -> int:
         """0 for heads and pooler, 1 for the last layer, and so on down to the embeddings."""
-        if match := re.search(r"\blayers\.(\d+)\.", name):
-            return self.num_layers - int(match[1])
-        return self.num_layers + 1 if ".embeddings." in f".{name}" else 0
+        layer = self.layer_of(name)
+        return 0 if layer is None else self.num_layers + 1 - layer
 
     def share(self, below: int, used: float) -> float:
         """The share at this depth when this share of the budget is used up."""

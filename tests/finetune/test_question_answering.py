@@ -18,7 +18,7 @@ from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError
-from finetune.tasks.question_answering import QuestionAnswering, SpanObjective, span_logits
+from finetune.tasks.question_answering import QuestionAnswering, SpanObjective
 from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.checkpoint import save_model_folder
 
@@ -114,7 +114,7 @@ def test_transformers_gives_the_same_logits_and_the_card_the_same_answers(finish
         at = int(encoded.sequences.b_start[text])
         assert offsets[batch.places[1:]].tolist() == encoded.characters[at : at + len(batch.places) - 1].tolist()
         with torch.no_grad():
-            found, ours = theirs(**given), span_logits(predictor.model, batch)
+            found, ours = theirs(**given), predictor.model.logits_at(batch, batch.places)
         logits = torch.stack([found.start_logits[0], found.end_logits[0]], dim=1)[batch.places]
         torch.testing.assert_close(ours, logits, rtol=1e-4, atol=1e-4)
     card = (folder / "README.md").read_text()

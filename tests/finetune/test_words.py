@@ -43,7 +43,7 @@ def test_joined_words_are_where_they_are_said_to_be(words):
 @settings(max_examples=300)
 def test_every_word_is_read_once_at_its_first_token(small_tokenizer, sentences, length):
     count = sum(map(len, sentences))
-    encoded = encode_words(sentences, np.arange(count), small_tokenizer, length)
+    encoded = encode_words([joined(words) for words in sentences], np.arange(count), small_tokenizer, length)
     assert sorted(encoded.item.tolist()) == list(range(count)) and encoded.num_texts == len(sentences)
     every = [word for words in sentences for word in words]
     first = [(small_tokenizer.encode([word])[0] or [small_tokenizer.unk_id])[0] for word in every]
@@ -61,7 +61,7 @@ def test_every_word_is_read_once_at_its_first_token(small_tokenizer, sentences, 
 
 def test_a_word_is_read_where_most_of_the_text_stands_around_it(small_tokenizer):
     words, length = ["heart"] * 100, 22
-    encoded = encode_words([words], np.zeros(100), small_tokenizer, length)
+    encoded = encode_words([joined(words)], np.zeros(100), small_tokenizer, length)
     starts = encoded.sequences.a_start
     assert len(starts) == 7 and encoded.num_long == 1
     sequence = np.searchsorted(encoded.bounds, np.arange(100), side="right") - 1
@@ -74,11 +74,11 @@ def test_a_word_is_read_where_most_of_the_text_stands_around_it(small_tokenizer)
 
 
 def test_a_word_of_a_million_letters_is_one_token(small_tokenizer):
-    encoded = encode_words([["heart", "x" * 1_000_000, "heart"]], np.zeros(3), small_tokenizer, 10)
+    encoded = encode_words([joined(["heart", "x" * 1_000_000, "heart"])], np.zeros(3), small_tokenizer, 10)
     assert len(encoded.ids) == 3 and encoded.ids[1] == small_tokenizer.unk_id
 
 
 @pytest.mark.parametrize("count", [0, 1, 200_000])
 def test_a_text_of_any_number_of_words(small_tokenizer, count):
-    encoded = encode_words([["heart"] * count], np.zeros(count), small_tokenizer, 16)
+    encoded = encode_words([joined(["heart"] * count)], np.zeros(count), small_tokenizer, 16)
     assert len(encoded.item) == count and encoded.num_cut == 0

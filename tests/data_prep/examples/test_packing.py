@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.examples.packing import Examples, pack
+from data_prep.examples.packing import Examples, TwiceSeparated, pack
 from data_prep.examples.pairs import example_keys, pairs
 
 CLS, SEP = 2, 3
@@ -21,26 +21,29 @@ def batches(draw):
     return shards, draw(st.lists(row, max_size=8))
 
 
-def examples_of(rows) -> Examples:
+def examples_of(rows, kind=Examples) -> Examples:
     table = np.array([(shard, *a, *b) for shard, a, b in rows], dtype=np.int64).reshape(-1, 5).T
-    return Examples(*table, label=np.zeros(len(rows), dtype=np.int64), key=np.arange(len(rows), dtype=np.uint64))
+    return kind(*table, label=np.zeros(len(rows), dtype=np.int64), key=np.arange(len(rows), dtype=np.uint64))
 
 
-@given(batches())
-def test_unpacking_gives_back_what_was_packed(shard_of, batch):
-    ids, rows = batch
+@given(batches(), st.sampled_from([(Examples, [SEP]), (TwiceSeparated, [SEP, SEP])]))
+def test_unpacking_gives_back_what_was_packed(shard_of, batch, separated):
+    (ids, rows), (kind, between) = batch, separated
     shards = [shard_of([[len(i)]], i, index) for index, i in enumerate(ids)]
-    packed = pack(shards, examples_of(rows), CLS, SEP)
-    assert packed.sequence_starts[0] == 0
+    examples = examples_of(rows, kind)[:]
+    packed = pack(shards, examples, CLS, SEP)
+    assert packed.sequence_starts[0] == 0 and np.diff(packed.sequence_starts).tolist() == examples.lengths().tolist()
     assert packed.sequence_starts[-1] == len(packed.input_ids)
     assert len(packed.sequence_starts) == len(rows) + 1
     for number, (shard, (a_start, a_length), (b_start, b_length)) in enumerate(rows):
         a = ids[shard][a_start : a_start + a_length].tolist()
         b = ids[shard][b_start : b_start + b_length].tolist()
         place = slice(*packed.sequence_starts[number : number + 2])
-        assert packed.input_ids[place].tolist() == [CLS, *a, SEP] + ([*b, SEP] if b else [])
-        assert packed.token_type_ids[place].tolist() == [0] * (len(a) + 2) + ([1] * (len(b) + 1) if b else [])
-        assert packed.position_ids[place].tolist() == list(range(len(a) + 2 + (len(b) + 1 if b else 0)))
+        expected = [CLS, *a, *between, *b, SEP] if b else [CLS, *a, SEP]
+        of_a = len(expected) - (len(b) + 1 if b else 0)
+        assert packed.input_ids[place].tolist() == expected
+        assert packed.token_type_ids[place].tolist() == [0] * of_a + [1] * (len(expected) - of_a)
+        assert packed.position_ids[place].tolist() == list(range(len(expected)))
 
 
 def unpacked(ids, starts, types) -> list[tuple[list[int], list[int]]]:
