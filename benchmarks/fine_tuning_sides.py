@@ -52,15 +52,14 @@ def train(job: dict) -> dict:
     answers = {}
     for part in ("validation", "test"):
         found = outputs(task, model, BatchMaker(encoded[part], tokenizer, 2048), learner.precision, World())
-        answers[part] = answered(task, examples_of(task, rows[part]), encoded[part], found)
+        answers[part] = answered(task, examples_of(task, rows[part]), found)
     return {"texts": len(rows["train"]) * job["settings"]["epochs"], "seconds": seconds, **answers}
 
 
-def answered(task, examples: list, encoded, found) -> list[list]:
+def answered(task, examples: list, found) -> list[list]:
     """What is right of each text, and what the model gives (see `fine_tuning.score`)."""
     if task.name == "question-answering":
-        best = task.judged(found, encoded)
-        given = [task.prediction(*each)["predicted_answer"] for each in zip(best, examples, strict=True)]
+        given = [task.prediction(*each)["predicted_answer"] for each in zip(found, examples, strict=True)]
         return [[[e.text_pair[start:end] for start, end in e.label] for e in examples], given]
     gold, given = task.targets(examples), found.argmax(1)
     columns = (gold, given) if task.name == "classification" else (gold[:, 1], given)

@@ -42,7 +42,7 @@ class DiscriminatorAndGenerator(PretrainedModel):
 
     Args:
         config: of the discriminator.
-        discriminator, generator: made anew where they are not given.
+        discriminator, generator: fresh ones where they are not given.
     """
 
     config_class: ClassVar[type[BertConfig]] = ElectraConfig

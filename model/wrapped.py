@@ -28,7 +28,7 @@ _IN_A_LAYER = re.compile(r"\blayers?\.\d+\.")
 
 
 class WrappedModel(PretrainedModel):
-    """A model of transformers, `theirs`, made anew from a config or read from a folder."""
+    """A model of transformers, `theirs`, fresh from a config or read from a folder."""
 
     config_class = WrappedConfig
     config: WrappedConfig
@@ -52,7 +52,7 @@ class WrappedModel(PretrainedModel):
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
         """The model of a folder, as `PretrainedModel.from_pretrained`, but of safetensors alone; no code in it is run.
 
-        A head of a task is drawn anew with `new_head`, one of masked words that a task goes on with is kept. Missing
+        A head of a task is new with `new_head`, one of masked words that a task goes on with is kept. Missing
         values are drawn as transformers does.
         """
         folder = Path(folder)

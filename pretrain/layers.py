@@ -20,7 +20,7 @@ def every_second(num_layers: int) -> list[int]:
 
 
 def kept_layers(settings: PretrainSettings, num_layers: int) -> list[int]:
-    """The numbers of the layers that the run takes over from a model of so many.
+    """The numbers of the layers that the run takes over from a model of `num_layers` layers.
 
     Raises:
         PretrainError: `--keep-layers` names one that is not there.
