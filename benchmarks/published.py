@@ -39,6 +39,7 @@ from experiments import (
     RUNS,
     SEEDS,
     SETS,
+    STUDENTS,
     Run,
     whole_command,
 )
@@ -54,8 +55,6 @@ WITH_A_BERT = ("not fine-tuned",)
 # What is kept of a run's results.json.
 KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows", "steps", "tokens", "seconds",
         "parameters")  # fmt: skip
-# Parameters of BERTs of ten minutes whose results were kept before that number was: 4 layers x 128, vocabulary 16,384.
-MICRO = 2_957_058
 Rows = Iterator[list[str]]
 
 PRETRAINED = {
@@ -356,28 +355,49 @@ def best_of(models: dict[str, dict], metric: str) -> str:
 
 def relatives(results: Results) -> Rows:
     """BERT and its relatives: how each was pretrained, and what its first seed reaches fine-tuned."""
-    scores = [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
-    yield ["pretrained with", "held-out MLM loss", "pairs (majority)", "parameters", "tokens/s", *scores]
+    yield ["pretrained with", *RELATIVE_COLUMNS]
     for name, (words, _) in RELATIVES.items():
-        found = [results.of(f"{name}_10m_{seed}") for seed in SEEDS]
-        cells = relative_cells(found) if all(found) else [NOT_MEASURED] * 4
-        tuned = [score(results.of(f"{texts}_{name}_10m"), SETS[texts].score[0]) for texts in RELATED_SETS]
-        yield [words, *cells, *tuned]
+        yield [words, *ten_minutes(results, name)]
 
 
-def relative_cells(found: list[dict]) -> list[str]:
+def students(results: Results) -> Rows:
+    """A teacher, and students of half its layers."""
+    yield ["model", *RELATIVE_COLUMNS]
+    yield ["the teacher, an hour (4x256)", *relative_cells(results, ["articles_60m"], "articles_60m")]
+    for name, (words, _) in STUDENTS.items():
+        yield [words, *ten_minutes(results, name)]
+
+
+RELATIVE_COLUMNS = ("held-out MLM loss", "pairs (majority)", "parameters", "tokens/s",
+                    *(f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS))  # fmt: skip
+
+
+def ten_minutes(results: Results, name: str) -> list[str]:
+    """Of three seeds of a relative or a student."""
+    return relative_cells(results, [f"{name}_10m_{seed}" for seed in SEEDS], f"{name}_10m")
+
+
+def relative_cells(results: Results, runs: list[str], model: str) -> list[str]:
+    """Of the pretrainings, and of the fine-tunings of a model."""
+    found = [results.of(name) for name in runs]
+    cells = pretraining_cells(found) if all(found) else [NOT_MEASURED] * 4
+    return cells + [score(results.of(f"{texts}_{model}"), SETS[texts].score[0]) for texts in RELATED_SETS]
+
+
+def pretraining_cells(found: list[dict]) -> list[str]:
     """Means over the seeds. What is not defined for one, the loss or pairs, is empty."""
     known = {name for name, value in found[0]["validation"].items() if value is not None}
-    spread = statistics.stdev(each["validation"]["mlm_loss"] for each in found) if "mlm_loss" in known else 0.0
+    spread = f" ± {statistics.stdev(each['validation']['mlm_loss'] for each in found):.2f}" if found[1:] else ""
+    of = " (its generator)" if "rtd_loss" in known else ""
     pairs = [
         f"{part.upper()} {mean_of(found, f'{part}_accuracy'):.1%} ({mean_of(found, f'{part}_majority'):.1%})"
         for part in ("nsp", "sop")
         if f"{part}_accuracy" in known
     ]
     return [
-        f"{mean_of(found, 'mlm_loss'):.2f} ± {spread:.2f}" if "mlm_loss" in known else "",
+        f"{mean_of(found, 'mlm_loss'):.2f}{spread}{of}",
         " ".join(pairs).replace("%", " %"),
-        f"{found[0].get('parameters', MICRO) / 1e6:.1f} M",
+        f"{found[0]['parameters'] / 1e6:.1f} M",
         f"{statistics.mean(each['tokens'] / each['seconds'] for each in found):,.0f}",
     ]
 
@@ -448,6 +468,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "pretrained": ("docs/performance.md", pretrained),
     "fine_tuned": ("docs/how_much.md", fine_tuned),
     "relatives": ("docs/relatives.md", relatives),
+    "students": ("docs/relatives.md", students),
     "rates": ("docs/how_much.md", rates),
     "epochs": ("docs/how_much.md", epochs),
     "readings": ("docs/data_sets.md", readings),

@@ -1,7 +1,7 @@
-"""Runs BERT and its relatives side by side, and writes the table of docs/relatives.md.
+"""Runs BERT and its relatives side by side, and writes the tables of docs/relatives.md.
 
-    python benchmarks/relatives.py --data DATA       # every run of that table without a result, then the table
-    python benchmarks/relatives.py                   # the table alone, from the results that are there
+    python benchmarks/relatives.py --data DATA       # every run of these tables without a result, then the tables
+    python benchmarks/relatives.py                   # the tables alone, from the results that are there
 
 Each is ten minutes of pretraining on the articles for each of three seeds, which has the machine to itself, and one
 fine-tuning for each of two labelled sets. Runs and results are those of published.py (experiments.py has the commands):
@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments import RELATED_SETS, RELATIVES, SEEDS
+from experiments import RELATED_SETS, RELATIVES, SEEDS, STUDENTS
 from published import FOLDER, RESULTS, Results, bring_up_to_date, mistake
 
 
@@ -29,9 +29,11 @@ def main() -> int:
 
 
 def runs() -> list[str]:
-    """The names of all runs of the table: first all pretrainings."""
-    pretrained = [f"{name}_10m_{seed}" for name in RELATIVES for seed in SEEDS]
-    return pretrained + [f"{texts}_{name}_10m" for name in RELATIVES for texts in RELATED_SETS]
+    """The names of all runs of the tables: first all pretrainings."""
+    models = [*RELATIVES, *STUDENTS]
+    pretrained = ["articles_60m", *(f"{name}_10m_{seed}" for name in models for seed in SEEDS)]
+    fine_tuned = [f"{texts}_{name}_10m" for name in models for texts in RELATED_SETS]
+    return [*pretrained, *fine_tuned, *(f"{texts}_articles_60m" for texts in RELATED_SETS)]
 
 
 if __name__ == "__main__":
