@@ -45,7 +45,7 @@ class AlbertConfig(BertConfig):
     num_hidden_groups: int = 1
     """Sets of weights that the layers share; only 1 is supported."""
     inner_group_num: int = 1
-    """Layers that a set of weights is of; only 1 is supported."""
+    """Layers in each set of weights; only 1 is supported."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,7 @@ class AlbertConfig(BertConfig):
             if getattr(self, name) != 1:
                 raise ModelError(
                     f"{name} is {getattr(self, name)!r:.40}, and here all layers share the weights of one; "
-                    f"use an ALBERT with a {name} of 1."
+                    f"use an ALBERT whose {name} is 1."
                 )
 
     @property

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data_prep.examples.packing import ShardExamples
+from data_prep.examples.pairs import IS_NEXT
 from data_prep.prepared import PreparedCorpus
 
 from .distillation import distilled
@@ -49,10 +51,11 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
 
 
 def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
-    """Masked words, and the order of sentences if any document has two."""
+    """Masked words, and the order of sentences if any example has two."""
     words, order = MaskedWords(prepared.unigram_counts), SentenceOrder()
-    if all(np.diff(shard.document_starts).max(initial=0) < 2 for shard in prepared.train):
-        print("Sentence-order prediction is off: no document of the corpus has two sentences.", flush=True)
+    examples = ShardExamples.of(prepared, "train", settings.examples.longest, settings.examples.seed, exchange=False)
+    if not any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples))):
+        print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
         return PretrainingObjective([words], off=[order])
     return PretrainingObjective([words, order], batch_maker=SentenceOrderBatches)
 

@@ -79,7 +79,7 @@ class SpanBatch(PretrainingBatch):
     """The same examples with masked spans, where this batch has other masks."""
 
     @property
-    def in_spans(self) -> "SpanBatch":
+    def with_spans(self) -> "SpanBatch":
         """The batch whose spans are predicted."""
         return self.span_copy or self
 
@@ -142,10 +142,6 @@ def with_span_boundary_head(kind: type[BertForPreTraining]) -> type[BertForPreTr
             self.span_boundary_head = SpanBoundaryHead(config, self.bert.embeddings.word.weight.shape[1])
             initialise(self.span_boundary_head, config.initializer_range)
 
-        def vocabulary_parameters(self) -> list[Tensor]:
-            """Also the bias of this head."""
-            return [*super().vocabulary_parameters(), self.span_boundary_head.bias]
-
     return WithSpanBoundaryHead
 
 
@@ -182,7 +178,7 @@ class SpanBoundary(Part):
 
     def targets(self, batch: SpanBatch) -> Tensor:
         """int64 [B], all of them targets."""
-        return batch.in_spans.masked_targets[batch.in_spans.spans.masked]
+        return batch.with_spans.masked_targets[batch.with_spans.spans.masked]
 
     def modules(self, model: BertForPreTraining) -> list[nn.Module]:
         """The head; its output matrix is the word embedding."""
@@ -197,7 +193,8 @@ class SpanBoundary(Part):
         scalar with a gradient."""
         if batch.entries is None:
             return cross_entropy_sum(scores.spans, self.targets(batch))
-        return cross_entropy_sum(scores.spans, batch.entries.targets[batch.spans.masked], batch.entries.log_weights)
+        spans = batch.with_spans.spans
+        return cross_entropy_sum(scores.spans, batch.entries.targets[spans.masked], batch.entries.log_weights)
 
     def baseline_sums(self, batch: SpanBatch) -> dict[str, float]:
         """What word frequencies alone and the most frequent word reach."""
@@ -244,17 +241,14 @@ class SpanBoundaryObjective(PretrainingObjective):
     def scores(self, model: BertForPreTraining, batch: SpanBatch) -> SpanScores:
         """The last layer is computed for masked positions and boundaries, each head for what it reads; of a batch with
         a copy, words in one pass and spans in another."""
-        if batch.span_copy is not None:
-            of_batch = super().scores(model, batch)
-            return SpanScores(of_batch.words, of_batch.pair, self.scores(model, batch.span_copy).spans)
-        spans, entries = batch.spans, None if batch.entries is None else batch.entries.ids
-        read = torch.cat([batch.masked_positions, spans.boundaries])  # [M + E]
-        encoded = model.bert.encode(batch, at=read, most_at=spans.most_read)
-        masked, beside = encoded.last_hidden_state.split([len(batch.masked_positions), len(spans.boundaries)])
-        embedding = model.bert.embeddings.word.weight
+        with_spans, embedding = batch.with_spans, model.bert.embeddings.word.weight
+        spans, entries = with_spans.spans, None if batch.entries is None else batch.entries.ids
+        read = torch.cat([with_spans.masked_positions, spans.boundaries])  # [M + E]
+        hidden = model.bert.encode(with_spans, at=read, most_at=spans.most_read).last_hidden_state
+        masked, beside = hidden.split([len(with_spans.masked_positions), len(spans.boundaries)])
         left, right = beside.index_select(0, spans.left), beside.index_select(0, spans.right)  # [B, H]
         return SpanScores(
-            model.mlm_head(masked, embedding, entries),
-            model.nsp_head(encoded.pooler_output),
-            model.span_boundary_head(left, right, spans.offset, embedding, entries),
+            model.mlm_head(masked, embedding, entries) if with_spans is batch else super().scores(model, batch).words,
+            pair=None,
+            spans=model.span_boundary_head(left, right, spans.offset, embedding, entries),
         )

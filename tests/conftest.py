@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,22 @@ def shard_of() -> Callable[..., Shard]:
         if ids is None:
             ids = np.zeros(sentence_starts[-1], dtype=np.uint16)
         return Shard(index, ids, sentence_starts.astype(np.int32), document_starts.astype(np.int32))
+
+    return make
+
+
+@pytest.fixture
+def stopped_at(tmp_path) -> Callable[[Path, int], Path]:
+    """(a finished run, a step) -> a copy, as it was when that step had been saved."""
+
+    def make(run: Path, step: int) -> Path:
+        stopped = shutil.copytree(run, tmp_path / "stopped")
+        shutil.rmtree(stopped / "final")
+        (stopped / "results.json").unlink()
+        for checkpoint in (stopped / "checkpoints").iterdir():
+            if int(checkpoint.name.removeprefix("step-")) > step:
+                shutil.rmtree(checkpoint)
+        return stopped
 
     return make
 

@@ -1,7 +1,6 @@
 """ALBERT through all stages: pretrained, continued, opened in transformers, fine-tuned for every task, asked."""
 
 import json
-import shutil
 from dataclasses import fields
 
 import numpy as np
@@ -77,13 +76,8 @@ def test_the_run_leaves_results_beside_baselines_a_card_and_one_set_of_layers(fi
     )
 
 
-def test_an_interrupted_run_goes_on_to_the_bit(finished, prepared, tmp_path):
-    stopped = shutil.copytree(finished, tmp_path / "stopped")
-    shutil.rmtree(stopped / "final")
-    (stopped / "results.json").unlink()
-    for checkpoint in (stopped / "checkpoints").iterdir():
-        if checkpoint.name > "step-00000004":
-            shutil.rmtree(checkpoint)
+def test_an_interrupted_run_goes_on_to_the_bit(finished, prepared, stopped_at):
+    stopped = stopped_at(finished, 4)
     assert pretrain(arguments(prepared, stopped)) == 0
     for name in ("final/model.safetensors", "checkpoints/step-00000012/model.safetensors"):
         assert (stopped / name).read_bytes() == (finished / name).read_bytes()

@@ -100,7 +100,7 @@ def run_starts(places: Ints) -> Ints:
 
 def choose_ngrams(choice: Choice) -> Targets:
     """N-grams of up to three whole words in the order of the keys of their first ones, up to as many tokens as are
-    wanted (Lan et al. 2020, section 4.2, and the code of its authors).
+    wanted (Lan et al. 2020, section 4.1, and the code of its authors).
 
     An n-gram that does not fit is shortened, word by word; one that does not fit at all, or meets another, is passed
     over. Each token is replaced by a draw of its own. Where nothing fits, the first word gives as many pieces as are

@@ -318,7 +318,7 @@ def test_config_json_says_the_same_to_transformers(dropout):
     ("changes", "message"),
     [
         ({"num_hidden_groups": 2}, "num_hidden_groups is 2, and here all layers share the weights of one"),
-        ({"inner_group_num": 2}, "inner_group_num is 2, .* use an ALBERT with a inner_group_num of 1"),
+        ({"inner_group_num": 2}, "inner_group_num is 2, .* use an ALBERT whose inner_group_num is 1"),
         ({"embedding_size": 0}, "embedding_size is 0; give a whole number of at least 1"),
         ({"embedding_size": 10**12}, "embedding_size is 1e.12, over the limit"),
         ({"classifier_dropout_prob": 1.5}, "classifier_dropout is 1.5"),

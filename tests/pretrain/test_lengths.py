@@ -1,7 +1,6 @@
 """Several sequence lengths in one run: short examples first, one learning rate over all, exact where it goes on."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -75,14 +74,8 @@ def test_each_part_is_evaluated_on_examples_of_its_length(finished):
 
 
 @pytest.mark.parametrize("step", [9, SEAM, 15])
-def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    shutil.rmtree(out / "final")
-    (out / "results.json").unlink()
-    for path in out.glob("checkpoints/*"):
-        if int(path.name[-8:]) > step:
-            shutil.rmtree(path)
+def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, stopped_at):
+    out = stopped_at(finished, step)
     assert main(arguments(prepared, out)) == 0
     before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
     assert all(torch.equal(before[name], after[name]) for name in before)

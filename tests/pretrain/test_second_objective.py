@@ -104,14 +104,8 @@ def test_it_is_said_drawn_and_written_on_the_card(run, tmp_path, capsys):
     assert "masked words (MLM) and the longer of two segments" in card and "| accuracy of lengths |" in card
 
 
-def test_it_goes_on_to_the_bit(finished, run, tmp_path):
-    stopped = tmp_path / "stopped"
-    shutil.copytree(finished, stopped)
-    shutil.rmtree(stopped / "final")
-    (stopped / "results.json").unlink()
-    for checkpoint in (stopped / "checkpoints").iterdir():
-        if checkpoint.name > "step-00000008":
-            shutil.rmtree(checkpoint)
+def test_it_goes_on_to_the_bit(finished, run, stopped_at):
+    stopped = stopped_at(finished, 8)
     run(stopped)
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -17,6 +17,7 @@ from data_prep.examples.random_keys import keys
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
 from model import BertConfig, BertForPreTraining
+from model.families import FAMILIES
 from pretrain.build import make_data
 from pretrain.engine.distributed import World
 from pretrain.engine.settings import PretrainError
@@ -131,6 +132,25 @@ def test_a_batch_says_the_label_and_holds_the_segments_in_that_order(prepared):
         assert original[start:end].tolist() == [cls, *a, sep, *([*b, sep] if b else [])]
 
 
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_a_batch_is_learned_by_heart(prepared, family):
+    objective, stream, maker, _ = data_of(prepared)
+    batch = maker.packed(stream.shard_examples(0)[:8])
+    torch.manual_seed(0)
+    config = FAMILIES[family].config.from_preset("tiny", prepared.tokenizer.vocab_size, max_position_embeddings=48)
+    model = objective.model_class(FAMILIES[family])(config)
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=3e-3), []
+    counts = objective.counts(batch)
+    for _ in range(50):
+        optimizer.zero_grad()
+        sums = objective.loss_sums(model, batch)
+        means = {name: total / counts[name] for name, total in sums.items()}
+        sum(means.values()).backward()
+        optimizer.step()
+        losses.append({name: float(mean.detach()) for name, mean in means.items()})
+    assert all(losses[-1][name] < 0.5 * losses[0][name] for name in ("mlm", "sop"))
+
+
 def test_held_out_examples_are_frozen_and_evaluated_beside_the_majority(prepared):
     objective, *_, evaluation = data_of(prepared)
     other = data_of(prepared, examples=ExampleSettings(sequence_length=48, seed=7))[-1]
@@ -170,14 +190,8 @@ def test_a_bert_trains_and_is_evaluated_beside_its_baselines(finished):
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_goes_on_to_the_bit(finished, prepared, tmp_path):
-    stopped = tmp_path / "stopped"
-    shutil.copytree(finished, stopped)
-    shutil.rmtree(stopped / "final")
-    (stopped / "results.json").unlink()
-    for checkpoint in (stopped / "checkpoints").iterdir():
-        if checkpoint.name > "step-00000008":
-            shutil.rmtree(checkpoint)
+def test_it_goes_on_to_the_bit(finished, prepared, stopped_at):
+    stopped = stopped_at(finished, 8)
     pretrain(settings_of(prepared, stopped, dropout=0.1))
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
@@ -198,13 +212,18 @@ def replace_found(row, **changes):
     return {**row, "validation": row["validation"] | changes}
 
 
-def test_it_is_off_where_no_document_has_two_sentences_and_that_is_said(tmp_path, capsys):
-    (tmp_path / "lines.txt").write_text("\n".join(f"the heart rate was {n} after {n * 7} days ." for n in range(400)))
-    prep = PrepSettings(corpus=(str(tmp_path / "lines.txt"),), document="line", line="sentence", workers=1)
-    prepared = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "prepared")
+@pytest.mark.parametrize("document, length", [("line", 48), ("blank-line", 12)])
+def test_it_is_off_where_no_example_has_two_sentences_and_that_is_said(document, length, tmp_path, capsys):
+    """Every document has one sentence, or no two of one document fit into an example."""
+    lines = [f"the heart rate was {n} after {n * 7} days ." + "\n" * (n % 2) for n in range(400)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    prep = PrepSettings(corpus=(str(tmp_path / "lines.txt"),), document=document, line="sentence", workers=1)
+    examples = ExampleSettings(sequence_length=length)
+    prepared = prepare(prep, examples, tmp_path / "prepared")
     capsys.readouterr()
-    out = pretrain(settings_of(prepared, tmp_path / "run", budget="2steps", evaluations=1))
-    assert "Sentence-order prediction is off: no document of the corpus has two sentences." in capsys.readouterr().out
+    out = pretrain(settings_of(prepared, tmp_path / "run", budget="2steps", evaluations=1, examples=examples))
+    printed = capsys.readouterr().out
+    assert "Sentence-order prediction is off: no example holds two sentences of a document." in printed
     assert json.loads((out / "results.json").read_text())["validation"]["sop_accuracy"] is None
 
 

@@ -15,9 +15,10 @@ from transformers import BertForPreTraining as TheirBert
 
 from data_prep.examples.packing import ShardExamples
 from data_prep.settings import ExampleSettings
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
-from pretrain.build import extended, make_data, make_model
+from pretrain.build import make_data, make_model
 from pretrain.engine.batches import Position
 from pretrain.engine.distributed import World
 from pretrain.engine.optimizer import Optimizer
@@ -184,21 +185,21 @@ def test_no_folder_has_the_head_and_each_opening_draws_one(prepared, tmp_path):
     assert torch.equal(opened.bert.embeddings.word.weight, model.bert.embeddings.word.weight)
 
 
-def test_new_entries_of_the_vocabulary_have_a_bias_in_the_head(small_tokenizer):
-    torch.manual_seed(0)
-    config = BertConfig.from_preset("tiny", vocab_size=small_tokenizer.vocab_size, max_position_embeddings=48)
-    model = SpanBert(config)
-    torch.nn.init.normal_(model.span_boundary_head.bias)
-    grown = extended(model, small_tokenizer, small_tokenizer.extended(["hearts"]))
-    pieces = [small_tokenizer.vocabulary.index(piece) for piece in ("heart", "##s")]
-    expected = torch.cat([model.span_boundary_head.bias, model.span_boundary_head.bias[pieces].mean(0, keepdim=True)])
-    torch.testing.assert_close(grown.span_boundary_head.bias, expected)
-
-
 def settings_of(prepared, **changes):
     examples = ExampleSettings(sequence_length=48, masking="span")
     chosen = {"preset": "tiny", "precision": "fp32", "device": "cpu", "objective": "mlm+sbo", **changes}
     return resolve(PretrainSettings(prepared=str(prepared.folder), examples=examples, **chosen))
+
+
+def test_a_model_that_gets_new_entries_gets_a_head_that_knows_the_frequencies_of_all(prepared, tmp_path):
+    whole = prepared.tokenizer
+    fewer = WordPieceTokenizer(whole.vocabulary[:-3], whole.lowercase, whole.strip_accents)
+    config = BertConfig.from_preset("tiny", vocab_size=fewer.vocab_size, max_position_embeddings=48)
+    BertForPreTraining(config).save_pretrained(tmp_path)
+    fewer.save(tmp_path, 48)
+    chosen = replace(settings_of(prepared), preset="auto", init_from=str(tmp_path), keep_layers="all")
+    bias = make_model(chosen, prepared, make_objective(chosen, prepared)).span_boundary_head.bias
+    np.testing.assert_allclose(bias.detach().numpy(), log_unigram(prepared.unigram_counts), rtol=1e-5)
 
 
 def test_masked_words_are_scored_on_the_same_tokens_as_in_every_run(prepared):
@@ -224,7 +225,7 @@ def test_masked_words_are_scored_on_the_same_tokens_as_in_every_run(prepared):
 
 def arguments(prepared, out, **options):
     given = {"prepared": prepared.folder, "out": out, "budget": "16steps", "preset": "tiny", "sequence-length": 48}
-    given |= {"batch-size": 8, "log-every": 4, "evaluations": 2, "device": "cpu", "precision": "fp32"}
+    given |= {"batch-size": 8, "log-every": 4, "evaluations": 2, "dropout": 0.1, "device": "cpu", "precision": "fp32"}
     given |= {"objective": "mlm+sbo", "masking": "span", "checkpoint-every": "8steps", "keep-checkpoints": 9} | options
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
@@ -268,13 +269,8 @@ def test_its_model_is_a_plain_bert_and_fills_masks(finished):
         assert not any("span" in name for name in load_file(checkpoint / "model.safetensors"))
 
 
-def test_it_goes_on_to_the_bit_with_its_head(finished, prepared, tmp_path):
-    stopped = shutil.copytree(finished, tmp_path / "stopped")
-    shutil.rmtree(stopped / "final")
-    (stopped / "results.json").unlink()
-    for checkpoint in (stopped / "checkpoints").iterdir():
-        if checkpoint.name > "step-00000008":
-            shutil.rmtree(checkpoint)
+def test_it_goes_on_to_the_bit_with_its_head(finished, prepared, stopped_at):
+    stopped = stopped_at(finished, 8)
     assert main(arguments(prepared, stopped)) == 0
     last = "checkpoints/step-00000016/training_state"
     for name in (
