@@ -96,7 +96,7 @@ class WithMaskedWords:
         """Those of the task, and of the masked words (nats, fp32) times the weight."""
         copy: MaskedCopy = batch.masked
         hidden = model.bert.encode(copy, at=copy.positions, most_at=copy.most_masked).last_hidden_state  # [M, H]
-        scores = model.mlm_head(hidden, model.bert.embeddings.word.weight).float()  # [M, V]
+        scores = model.word_scores(hidden).float()  # [M, V]
         loss = self.weight * F.cross_entropy(scores, copy.targets, reduction="sum")
         return {**self.task.loss_sums(model, batch), LOSS: loss}
 

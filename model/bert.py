@@ -177,6 +177,8 @@ class BertWithHead(PretrainedModel):
     """A BertModel under the name `bert`: what all classes with heads share."""
 
     encoder_class: ClassVar[type[BertModel]] = BertModel
+    mlm_head: MaskedLanguageHead
+    """Of the classes that have one."""
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
         super().__init__(config)
@@ -198,6 +200,15 @@ class BertWithHead(PretrainedModel):
     def encode_pooled(self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool) -> EncoderOutput:
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
         return self.bert.encode(batch, output_attentions, output_hidden_states, at=batch.input_ids[:0])
+
+    def word_scores(self, hidden: Tensor, entries: Tensor | None = None) -> Tensor:
+        """What the MLM head makes of last hidden states [T, H]: logits [T, V], or [T, S] for these entries alone.
+
+        Args:
+            entries: int64 [S], entries of the vocabulary, each once.
+        """
+        scores: Tensor = self.mlm_head(hidden, self.bert.embeddings.word.weight, entries)
+        return scores
 
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""
@@ -250,7 +261,7 @@ class BertForPreTraining(BertWithHead):
         labels [T]; see `forward_packed` for scores at some tokens alone."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
-        scores = place(self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight))
+        scores = place(self.word_scores(encoded.last_hidden_state))
         relation = self.nsp_head(encoded.pooler_output)
         loss = None
         if labels is not None and next_sentence_label is not None:
@@ -272,8 +283,7 @@ class BertForPreTraining(BertWithHead):
             entries: int64 [S], entries of the vocabulary, each once: MLM logits [M, S] for these alone.
         """
         encoded = self.bert.encode(batch, at=masked_positions, most_at=most_masked)
-        scores = self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight, entries)
-        return scores, self.nsp_head(encoded.pooler_output)
+        return self.word_scores(encoded.last_hidden_state, entries), self.nsp_head(encoded.pooler_output)
 
 
 class BertForMaskedLM(BertWithHead):
@@ -298,7 +308,7 @@ class BertForMaskedLM(BertWithHead):
         """logits [N, L, V]; labels [N, L], -100 to ignore. A PackedBatch: [T, V], labels [T]."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
-        scores = place(self.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight))
+        scores = place(self.word_scores(encoded.last_hidden_state))
         loss = None if labels is None else token_loss(scores, labels)
         return LogitsOutput(loss, scores, place_all(encoded.hidden_states, place), encoded.attentions)
 

@@ -121,8 +121,7 @@ class DiscriminatorAndGenerator(PretrainedModel):
             most_masked: at least the most of them in one sequence; max_sequence_length if None.
         """
         encoded = self.generator.bert.encode(batch, at=masked_positions, most_at=most_masked)
-        scores: Tensor = self.generator.mlm_head(encoded.last_hidden_state, self.bert.embeddings.word.weight)
-        return scores
+        return self.generator.word_scores(encoded.last_hidden_state)
 
     def replaced_scores(self, batch: PackedBatch) -> Tensor:
         """The discriminator's log odds [T] that each token was replaced."""
