@@ -38,6 +38,12 @@ class PretrainingBatch(PackedBatch):
     fresh: Tensor | None = None
     """[M] float32, 0 where a target lies in text that stands in the training part too, else 1; None if not known."""
 
+    @property
+    def num_tokens_learned(self) -> int:
+        """Of a part that learns from all tokens: T, or 0 of a batch that is there for its shape alone. Every example
+        has a masked token, so that such a batch is known by having none."""
+        return self.num_tokens if len(self.masked_positions) else 0
+
 
 class ExampleStream:
     """The examples of epoch after epoch, in an order that depends on the seed alone.

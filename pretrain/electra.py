@@ -44,11 +44,11 @@ class ReplacementMaker(BatchMaker):
         example = np.searchsorted(batch.sequence_starts.numpy(), places, side="right") - 1  # [M]
         key = keys(0, "generator", 0, examples.key[example], batch.position_ids.numpy()[places])
         chances = torch.from_numpy(uniform(key).astype(np.float32))
-        return ReplacementBatch(**vars(batch), chances=chances, num_judged=batch.num_tokens)
+        return ReplacementBatch(**vars(batch), chances=chances)
 
     def nothing(self) -> ReplacementBatch:
         """A batch without a target."""
-        return ReplacementBatch(**vars(super().nothing()), chances=torch.zeros(0), num_judged=0)
+        return ReplacementBatch(**vars(super().nothing()), chances=torch.zeros(0))
 
 
 class GeneratorWords(MaskedWords):

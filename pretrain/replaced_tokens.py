@@ -22,8 +22,6 @@ class ReplacementBatch(PretrainingBatch):
 
     chances: Tensor
     """[M] float32 in [0, 1], uniform: they decide what is drawn from the generator's softmax for each masked token."""
-    num_judged: int
-    """How many tokens are judged: all T, or none where nothing is learned of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +62,19 @@ class ReplacedTokens(Part):
 
     def count(self, batch: ReplacementBatch) -> int:
         """Number of tokens that are judged."""
-        return batch.num_judged
+        return batch.num_tokens_learned
 
     def loss_sum(self, scores: ReplacementScores, batch: ReplacementBatch) -> Tensor:
         """Sum of the negative log likelihoods (nats, fp32) of the judged tokens: a scalar with a gradient."""
-        judged = slice(batch.num_judged)
+        judged = slice(batch.num_tokens_learned)
         return F.binary_cross_entropy_with_logits(
             scores.tokens[judged].float(), scores.replaced[judged], reduction="sum"
         )
 
     def score_sums(self, scores: ReplacementScores, batch: ReplacementBatch) -> dict[str, Tensor]:
         """Loss, right answers, replaced tokens, those called so, and those of them that are."""
-        replaced = scores.replaced[: batch.num_judged]
-        called = (scores.tokens[: batch.num_judged] > 0).float()
+        replaced = scores.replaced[: batch.num_tokens_learned]
+        called = (scores.tokens[: batch.num_tokens_learned] > 0).float()
         return {
             "rtd_loss": self.loss_sum(scores, batch),
             "rtd_correct": (called == replaced).sum().float(),

@@ -36,12 +36,9 @@ class TaughtScores(Scores):
 
 
 def positions(batch: PretrainingBatch, every: bool) -> Tensor:
-    """The tokens at which a teacher is learned from, as places in [0, T): int64 [P], all of them or the masked ones.
-
-    Every example has a masked token: a batch without one is there for its shape, and has no target.
-    """
-    if every and len(batch.masked_positions):
-        return torch.arange(batch.num_tokens, device=batch.masked_positions.device)
+    """The tokens at which a teacher is learned from, as places in [0, T): int64 [P], all of them or the masked ones."""
+    if every:
+        return torch.arange(batch.num_tokens_learned, device=batch.masked_positions.device)
     return batch.masked_positions
 
 
