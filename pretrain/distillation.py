@@ -86,6 +86,7 @@ class DistillationObjective(PretrainingObjective):
         # No module of the objective: neither the optimizer nor a checkpoint knows of it.
         self.teacher = teacher.eval().requires_grad_(False)
         self.digest, self.every = digest, every
+        self.teaches_words = any(isinstance(part, SoftTargets) for part in taught)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -93,27 +94,33 @@ class DistillationObjective(PretrainingObjective):
         return {"teacher": self.digest}
 
     def scores(self, model: BertForPreTraining, batch: PretrainingBatch) -> TaughtScores:
-        """Both read the masked batch; the words to predict are among the tokens at which they are asked."""
+        """Both read the masked batch; the words to predict are among the tokens at which they are asked. Where no words
+        of the teacher are learned, none but these are scored."""
         at = positions(batch, self.every)
-        states, logits, pooled = _read(model, batch, at)
+        states, pooled = _read(model, batch, at)
         with torch.no_grad():
-            teacher_states, teacher_logits, _ = _read(self.teacher, batch, at)
-        words = logits.index_select(0, batch.masked_positions) if self.every and len(at) else logits
+            teacher_states, _ = _read(self.teacher, batch, at)
+            teacher_logits = self.teacher.word_scores(teacher_states) if self.teaches_words else None
+
+        def masked(values: Tensor) -> Tensor:
+            return values.index_select(0, batch.masked_positions) if self.every else values
+
+        logits = model.word_scores(states) if self.teaches_words else None
+        words = model.word_scores(masked(states)) if logits is None else masked(logits)
         return TaughtScores(words, model.nsp_head(pooled), logits, teacher_logits, states, teacher_states)
 
 
 def _read(
     model: BertForPreTraining | BertForMaskedLM, batch: PretrainingBatch, at: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What a model makes of a batch at some tokens: last hidden states [P, H], logits [P, V], and the pooler's output.
+) -> tuple[Tensor, Tensor | None]:
+    """What a model makes of a batch: last hidden states [P, H] of some tokens, and the pooler's output.
 
     Args:
         at: int64 [P], places in [0, T), each once.
     """
     most = batch.most_masked if len(at) == len(batch.masked_positions) else None
     encoded = model.bert.encode(batch, at=at, most_at=most)
-    states = encoded.last_hidden_state
-    return states, model.mlm_head(states, model.bert.embeddings.word.weight), encoded.pooler_output
+    return encoded.last_hidden_state, encoded.pooler_output
 
 
 def distilled(

@@ -25,10 +25,10 @@ TEMPERATURE = 2.0
 class TaughtScores(Scores):
     """What a student and its teacher make of a batch, at P of its tokens."""
 
-    logits: Tensor
-    """[P, V]."""
-    teacher_logits: Tensor
-    """[P, V], without a gradient."""
+    logits: Tensor | None
+    """[P, V]; None where the teacher's words are not learned."""
+    teacher_logits: Tensor | None
+    """[P, V], without a gradient; None likewise."""
     states: Tensor
     """[P, H], of the last layer."""
     teacher_states: Tensor

@@ -107,9 +107,11 @@ def plain_losses(student, teacher, batch, every):
     }
 
 
+@pytest.mark.parametrize("weights", [WEIGHTS, (0.0, 2.0, 1.0), (5.0, 2.0, 0.0)])
 @pytest.mark.parametrize("where", ["all", "masked"])
-def test_losses_and_gradients_are_those_of_plain_torch(where, prepared, teacher, tmp_path):
-    objective = make_objective(settings_of(prepared, teacher, teacher_positions=where), prepared)
+def test_losses_and_gradients_are_those_of_plain_torch(where, weights, prepared, teacher, tmp_path):
+    changes = {"teacher_positions": where, "teacher_weights": weights}
+    objective = make_objective(settings_of(prepared, teacher, **changes), prepared)
     model, (batch,) = student_of(teacher), batches_of(prepared).micro_batches()
     counts, sums = objective.counts(batch), objective.loss_sums(model, batch)
     means = {name: value / counts[name] for name, value in sums.items()}
@@ -118,6 +120,8 @@ def test_losses_and_gradients_are_those_of_plain_torch(where, prepared, teacher,
     theirs = TheirBert.from_pretrained(tmp_path / "student").train()
     assert theirs.config.hidden_dropout_prob == 0
     expected = plain_losses(theirs, TheirBert.from_pretrained(teacher).eval(), batch, where == "all")
+    off = {name for name, weight in zip(("soft", "mlm", "cosine"), weights, strict=True) if not weight}
+    expected = {name: value for name, value in expected.items() if name not in off}
     sum(expected.values()).backward()
     assert {name: value.item() for name, value in means.items()} == pytest.approx(
         {name: value.item() for name, value in expected.items()}, rel=1e-4
@@ -128,6 +132,21 @@ def test_losses_and_gradients_are_those_of_plain_torch(where, prepared, teacher,
         rows = parameter.grad.chunk(len(model.names.of(f"{name}")))
         for one, found in zip(model.names.of(name), rows, strict=True):
             torch.testing.assert_close(found, gradients[one].grad, rtol=1e-3, atol=1e-5 * largest, msg=one)
+
+
+@pytest.mark.parametrize("where", ["all", "masked"])
+@pytest.mark.parametrize("soft", [0.0, 5.0])
+def test_words_are_scored_only_where_something_is_learned_of_them(soft, where, prepared, teacher):
+    changes = {"teacher_positions": where, "teacher_weights": (soft, 2.0, 1.0)}
+    objective = make_objective(settings_of(prepared, teacher, **changes), prepared)
+    model, (batch,) = student_of(teacher), batches_of(prepared).micro_batches()
+    rows = {}
+    for name, each in (("student", model), ("teacher", objective.teacher)):
+        each.mlm_head.register_forward_hook(lambda head, given, scores, name=name: rows.update({name: len(scores)}))
+    objective.loss_sums(model, batch)
+    asked = batch.num_tokens if where == "all" else len(batch.masked_positions)
+    expected = {"student": asked, "teacher": asked} if soft else {"student": len(batch.masked_positions)}
+    assert rows == expected
 
 
 def test_the_teacher_gets_no_gradient_and_has_no_dropout(prepared, teacher):
