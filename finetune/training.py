@@ -16,7 +16,7 @@ from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model.bert import BertWithHead
 from model.huggingface import PretrainedModel
 from pretrain.engine.batches import Batches, Position
-from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, num_bytes, read_state, save_model_folder
+from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer, read_state, save_model_folder
 from pretrain.engine.counters import Counters
 from pretrain.engine.device import Machine, Precision
 from pretrain.engine.distributed import World
@@ -264,7 +264,7 @@ class SeedTraining:
         asked = self.task.asked_columns(dataset.columns.texts)
         read = asked, settings.sequence_length, settings.long_text
         facts = Facts(*read, self.task.name, self.task.decision())
-        with whole_folder(self.out / "model", num_bytes(best.parameters())) as folder:
+        with whole_folder(self.out / "model", best.num_bytes) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)
             self.task.write_model_files(folder, best.config, settings.sequence_length)
             facts.write(folder)

@@ -50,6 +50,11 @@ class PretrainedModel(nn.Module):
         """Trainable numbers, but for those that only a training needs; shared ones count once."""
         return sum(p.numel() for name, p in self.named_parameters() if not name.startswith(self.training_only))
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all weights in its folder, and of those that only a training needs."""
+        return sum(p.numel() * p.element_size() for p in self.parameters())
+
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError

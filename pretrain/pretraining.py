@@ -20,7 +20,7 @@ from model.families import read_pretrainable
 from .batches import BatchMaker, ExampleStream
 from .build import make_data, make_model, open_checkpoint, require_same_objective
 from .engine.batches import Batches, Position
-from .engine.checkpoint import Checkpoints, load_optimizer, num_bytes, read_state, save_model_folder
+from .engine.checkpoint import Checkpoints, load_optimizer, read_state, save_model_folder
 from .engine.counters import Counters
 from .engine.device import Machine
 from .engine.distributed import World
@@ -349,7 +349,7 @@ class Pretraining:
         self._draw(run.progress.metrics.rows())
         model = run.learner.model
         card = model_card(model.config, self.objective, self.prepared.manifest, results, self.settings)
-        with whole_folder(self.out / "final", num_bytes(model.parameters())) as folder:
+        with whole_folder(self.out / "final", model.num_bytes) as folder:
             save_model_folder(model, self.prepared.tokenizer, folder, card)
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(self.objective.rows(found), results)}\n")

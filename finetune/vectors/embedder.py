@@ -14,7 +14,7 @@ from data_prep.durable import read_object
 from data_prep.text.cells import kind_of, whole_characters, words_apart
 from data_prep.text.rules import TEXT_COLUMNS
 from model import BertModel
-from pretrain.engine.checkpoint import num_bytes, save_model_folder
+from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.folder import family_of, model_mistakes, open_model, require_embeddings, whole_folder
 
@@ -203,7 +203,7 @@ class Embedder:
         if Path(folder).exists():
             raise FinetuneError(f"{folder} is there already: give another name, or remove it")
         said = SentenceModel(self.pooling, self.normalize, self.sequence_length)
-        with whole_folder(Path(folder), num_bytes(self.model.parameters()) + _SMALL_FILES) as temporary:
+        with whole_folder(Path(folder), self.model.num_bytes + _SMALL_FILES) as temporary:
             with model_mistakes(FinetuneError):
                 save_model_folder(self.model, self.tokenizer, temporary, model_max_length=self.sequence_length)
             said.write(temporary, self.dimension)

@@ -62,7 +62,7 @@ class Checkpoints:
             PretrainError: the disk is full; the checkpoints before are intact.
         """
         tensors = {name: t.detach().cpu().contiguous() for name, t in optimizer.state_tensors().items()}
-        size = num_bytes(model.parameters()) + num_bytes(tensors.values()) + _SMALL_FILES
+        size = model.num_bytes + num_bytes(tensors.values()) + _SMALL_FILES
         with whole_folder(self.path(step), size) as folder:
             save_model_folder(model, self.tokenizer, folder)
             (folder / _STATE).mkdir()

@@ -57,7 +57,7 @@ class Needs:
 
     def __init__(self, settings: LoopSettings, learner: Learner, steps: float):
         self.memory = needed_memory(settings.device, steps)
-        self.weights = num_bytes(learner.model.parameters())
+        self.weights = learner.model.num_bytes
         state = num_bytes(learner.optimizer.state_tensors().values())
         self.checkpoints = (settings.keep_checkpoints + 2) * (self.weights + state)
         self.warning = memory_warning(self.memory, free_memory(settings.device), int(settings.micro_batch_tokens))
