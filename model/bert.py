@@ -5,7 +5,7 @@ at padding, where transformers gives numbers that mean nothing; the first real t
 is pooled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
 
 import torch
@@ -209,6 +209,23 @@ class BertWithHead(PretrainedModel):
         """
         scores: Tensor = self.mlm_head(hidden, self.bert.embeddings.word.weight, entries)
         return scores
+
+    @torch.no_grad()
+    def of_layers(self, numbers: Sequence[int]) -> Self:
+        """A model of some of its layers, with a copy of everything else.
+
+        Args:
+            numbers: of the layers, from 0 on.
+        """
+        fewer = self.remade(num_hidden_layers=len(numbers))
+        for mine, its, inside in ((self, fewer, "bert"), (self.bert, fewer.bert, "layers")):
+            for name, module in its.named_children():
+                if name != inside:
+                    module.load_state_dict(mine.get_submodule(name).state_dict())
+        every = self.bert.layers.in_order()
+        for layer, number in zip(fewer.bert.layers.in_order(), numbers, strict=True):
+            layer.load_state_dict(every[number].state_dict())
+        return fewer
 
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""

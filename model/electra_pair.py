@@ -1,6 +1,7 @@
 """A discriminator and its generator, which share their embeddings: what the pretraining of an ELECTRA trains."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -70,6 +71,11 @@ class DiscriminatorAndGenerator(PretrainedModel):
         """For people: "4 layers x 256 with a generator of 4 layers x 64"."""
         return f"{self.config.shape} with a generator of {self.generator.config.shape}"
 
+    @property
+    def num_bytes(self) -> int:
+        """Of both models: the embeddings that they share are in either folder."""
+        return self.discriminator.num_bytes + self.generator.num_bytes
+
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
         """Both models of a discriminator's folder; one without a generator gets a fresh one, which is listed in
@@ -104,6 +110,12 @@ class DiscriminatorAndGenerator(PretrainedModel):
         """Fresh models of the same sizes, but for these fields of both configs."""
         generator = ElectraForMaskedLM(self.generator.config.changed(**config_changes))
         return type(self)(self.config.changed(**config_changes), generator=generator)
+
+    def of_layers(self, numbers: Sequence[int]) -> Self:
+        """A discriminator of some of its layers, counted from 0, with a copy of everything else, and the generator as
+        it is."""
+        fewer = self.discriminator.of_layers(numbers)
+        return type(self)(fewer.config, fewer, self.generator)
 
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers of both models."""

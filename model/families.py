@@ -150,7 +150,15 @@ def masked_lm_folder(folder: str | Path) -> Path:
 
 
 def read_pretrainable(folder: str | Path) -> BertConfig:
-    """The same of a model that can be pretrained further; raises ModelError for another one too."""
-    if family_of(folder).is_wrapped:
+    """The same of a model that can be pretrained further; raises ModelError for another one too: one that transformers
+    computes, and the generator of an ELECTRA, which is pretrained with its discriminator."""
+    family = family_of(folder)
+    if family.is_wrapped:
         raise ModelError(refusal(Path(folder)))
+    made_of = read_config_values(Path(folder)).get("architectures")
+    if family.masked_lm_folder and made_of == [family.masked_lm.architecture()]:
+        raise ModelError(
+            f"{folder} is the {family.masked_lm_folder} of a model, which is trained with the model alone. Give the "
+            f"folder of the model: it holds the {family.masked_lm_folder}."
+        )
     return read_config(folder)

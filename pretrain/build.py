@@ -21,7 +21,7 @@ from .engine.distributed import World
 from .engine.folder import family_of, open_model
 from .engine.settings import PretrainError
 from .evaluate import Evaluation
-from .layers import kept_layers, with_layers
+from .layers import kept_layers
 from .objective import PretrainingObjective
 from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
@@ -132,7 +132,7 @@ def of_kept_layers(model: BertForPreTraining, settings: PretrainSettings) -> Ber
         return model
     listed = ", ".join(map(str, layers))
     print(f"Of the {count} layers of {settings.starts_from} the run takes over: {listed}.", flush=True)
-    return with_layers(model, layers)
+    return model.of_layers(layers)
 
 
 def check_tokenizer(tokenizer: WordPieceTokenizer, folder: str | Path, prepared: PreparedCorpus) -> None:

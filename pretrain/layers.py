@@ -1,11 +1,5 @@
 """Which layers of an existing BERT a run takes over: all, every second one (Sanh et al. 2019, section 3), or some."""
 
-from collections.abc import Sequence
-
-import torch
-
-from model import BertForPreTraining
-
 from .engine.settings import PretrainError
 from .settings import PretrainSettings
 
@@ -35,19 +29,3 @@ def kept_layers(settings: PretrainSettings, num_layers: int) -> list[int]:
             f"--keep-layers {chosen[-1]} is not there: {settings.starts_from} has the layers 0 to {num_layers - 1}"
         )
     return chosen
-
-
-@torch.no_grad()
-def with_layers(model: BertForPreTraining, layers: Sequence[int]) -> BertForPreTraining:
-    """A model of these layers, with everything else as it was."""
-    smaller = type(model)(model.config.changed(num_hidden_layers=len(layers)))
-    for name, module in smaller.named_children():
-        if name != "bert":
-            module.load_state_dict(getattr(model, name).state_dict())
-    for name, module in smaller.bert.named_children():
-        if name != "layers":
-            module.load_state_dict(getattr(model.bert, name).state_dict())
-    every = model.bert.layers.in_order()
-    for layer, number in zip(smaller.bert.layers.in_order(), layers, strict=True):
-        layer.load_state_dict(every[number].state_dict())
-    return smaller

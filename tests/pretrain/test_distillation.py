@@ -27,7 +27,6 @@ from pretrain.engine.distributed import World
 from pretrain.engine.settings import LoopSettings
 from pretrain.engine.step import Learner, add_counts, add_gradients
 from pretrain.fill_mask import main as fill_mask
-from pretrain.layers import with_layers
 from pretrain.objective import PretrainingObjective
 from pretrain.objectives import make_objective
 from pretrain.report import draw_curves
@@ -61,8 +60,8 @@ def settings_of(prepared, teacher, **changes):
 
 def student_of(teacher):
     """Half of the teacher, in training mode, without dropout; not where the teacher has it any more."""
-    model = with_layers(BertForPreTraining.from_pretrained(teacher, hidden_dropout_prob=0.0,
-                                                           attention_probs_dropout_prob=0.0), [0, 3])  # fmt: skip
+    no_dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    model = BertForPreTraining.from_pretrained(teacher, **no_dropout).of_layers([0, 3])
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -14,6 +14,7 @@ from scipy.stats import chisquare
 
 from data_prep.examples.packing import ShardExamples
 from data_prep.examples.random_keys import keys, uniform
+from data_prep.settings import ExampleSettings
 from model import (
     BertConfig,
     BertForPreTraining,
@@ -25,6 +26,7 @@ from model import (
 from model.electra_names import ELECTRA_NAMES
 from model.electra_pair import DiscriminatorAndGenerator
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.build import extended, make_model
 from pretrain.electra import Electra, ReplacementMaker, sampled
 from pretrain.engine.batches import Position
 from pretrain.engine.checkpoint import save_model_folder
@@ -316,19 +318,46 @@ def test_a_run_continues_from_its_final_and_gets_a_generator_where_there_is_none
     assert (tmp_path / "two" / "final" / "generator" / "config.json").exists()
 
 
-@pytest.mark.slow
-def test_new_entries_begin_as_means_in_both_models(finished, prepared, tmp_path):
-    lines = [f"the heartrate of livercells was highdose {number} ." for number in range(200)]
-    corpus_file = tmp_path / "new.txt"
-    corpus_file.write_text("\n\n".join("\n".join(lines[n : n + 5]) for n in range(0, 200, 5)))
-    given = arguments(prepared, tmp_path / "run", "1steps", **{"init-from": finished / "final", "preset": None})
-    given = [f"--corpus={corpus_file}", "--extend-vocab=3", "--workers=1",
-             *(each for each in given if not each.startswith("--prepared"))]  # fmt: skip
-    assert main(given) == 0
-    sizes = {json.loads((tmp_path / "run" / "final" / name / "config.json").read_text())["vocab_size"]
-             for name in ("", "generator")}  # fmt: skip
-    (size,) = sizes
-    assert prepared.tokenizer.vocab_size < size <= prepared.tokenizer.vocab_size + 3
+def test_new_entries_begin_as_means_of_their_pieces_in_both_models(prepared, model):
+    old, added = prepared.tokenizer, ["heartrate", "livercells", "highdose"]
+    pair = copy.deepcopy(model).float()
+    with torch.no_grad():
+        pair.generator.mlm_head.bias.copy_(torch.randn(old.vocab_size))
+    grown = extended(pair, old, old.extended(added))
+    assert grown.generator.bert.embeddings.word.weight is grown.bert.embeddings.word.weight
+    for before, after in ((pair.bert.embeddings.word.weight, grown.bert.embeddings.word.weight),
+                          (pair.generator.mlm_head.bias, grown.generator.mlm_head.bias)):  # fmt: skip
+        assert len(after) == old.vocab_size + 3 and torch.equal(after[: old.vocab_size], before)
+        for row, (word, pieces) in enumerate(zip(added, old.encode(added), strict=True), old.vocab_size):
+            assert len(pieces) > 1, word
+            torch.testing.assert_close(after[row], before[pieces].mean(0))
+    assert (grown.config.vocab_size, grown.generator.config.vocab_size) == (old.vocab_size + 3,) * 2
+
+
+def test_a_discriminator_of_half_its_layers_keeps_its_generator(prepared, tmp_path):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48, "num_hidden_layers": 4}
+    pair = DiscriminatorAndGenerator(ElectraConfig.from_preset("tiny", **sizes, **NO_DROPOUT, initializer_range=0.2))
+    save_model_folder(pair, prepared.tokenizer, tmp_path / "whole")
+    given = {"prepared": str(prepared.folder), "objective": "electra", "init_from": str(tmp_path / "whole")}
+    settings = PretrainSettings(**given, keep_layers="half", dropout=0.0, examples=ExampleSettings(sequence_length=48))
+    half = make_model(settings, prepared, Electra(prepared.unigram_counts)).eval()
+    half.save_pretrained(tmp_path / "half")
+    theirs = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "whole").eval()
+    theirs.electra.encoder.layer = torch.nn.ModuleList(theirs.electra.encoder.layer[number] for number in (0, 3))
+    batch = maker_of(prepared).packed(ShardExamples.of(prepared, "train", 48, 1, next_sentence=False)(0)[:1])
+    with torch.no_grad():
+        expected = theirs(batch.input_ids[None], token_type_ids=batch.token_type_ids[None]).logits[0]
+        for found in (half, DiscriminatorAndGenerator.from_pretrained(tmp_path / "half")):
+            torch.testing.assert_close(found.replaced_scores(batch), expected, rtol=1e-4, atol=1e-4)
+            scores = (each.masked_scores(batch, batch.masked_positions) for each in (found, pair.eval()))
+            torch.testing.assert_close(*scores)
+
+
+def test_the_bytes_of_both_models_are_those_of_their_files(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    tensors = [load_file(folder / "model.safetensors") for folder in (tmp_path, tmp_path / "generator")]
+    assert model.num_bytes == sum(each.numel() * each.element_size() for some in tensors for each in some.values())
 
 
 def refused(given, capsys):
@@ -349,6 +378,9 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(finishe
     given = {"init-from": finished / "final", "preset": None, "objective": "mlm"}
     said = refused(arguments(prepared, out, **given), capsys)
     assert "is of the type electra, which --objective mlm does not go on with: give --objective electra" in said
+    given = {"init-from": finished / "final" / "generator", "preset": None}
+    said = refused(arguments(prepared, out, **given), capsys)
+    assert f"{given['init-from']} is the generator of a model" in said and "Give the folder of the model" in said
     assert not out.exists()
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import BertForPreTraining as TheirBert
 
 from model import BertConfig, BertForPreTraining
-from pretrain.layers import every_second, kept_layers, with_layers
+from pretrain.layers import every_second, kept_layers
 from pretrain.settings import PretrainSettings
 
 
@@ -33,7 +33,7 @@ def test_a_model_of_some_layers_is_that_of_transformers_without_the_others(layer
     model.save_pretrained(tmp_path)
     theirs = TheirBert.from_pretrained(tmp_path).eval()
     theirs.bert.encoder.layer = torch.nn.ModuleList(theirs.bert.encoder.layer[number] for number in layers)
-    ours = with_layers(model, layers).eval()
+    ours = model.of_layers(layers).eval()
     assert ours.config.num_hidden_layers == len(layers)
     ids = torch.randint(50, (3, 11))
     with torch.no_grad():
