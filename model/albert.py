@@ -31,6 +31,7 @@ class AlbertConfig(BertConfig):
 
     model_type: ClassVar[str] = "albert"
     own_model_type: ClassVar[str] = "domain-albert"
+    called: ClassVar[str] = "ALBERT"
 
     vocab_size: int = 30000
     hidden_size: int = 4096

@@ -41,6 +41,8 @@ class BertConfig:
     """In config.json."""
     own_model_type: ClassVar[str] = OWN_MODEL_TYPE
     """There too, where transformers does not have the head."""
+    called: ClassVar[str] = "BERT"
+    """What a model of the family is called in sentences."""
 
     vocab_size: int = 30522
     """V, rows of the word embedding."""

@@ -40,6 +40,7 @@ class ElectraConfig(BertConfig):
 
     model_type: ClassVar[str] = "electra"
     own_model_type: ClassVar[str] = "domain-electra"
+    called: ClassVar[str] = "ELECTRA"
 
     hidden_size: int = 256
     num_attention_heads: int = 4

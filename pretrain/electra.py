@@ -73,7 +73,6 @@ class Electra(PretrainingObjective):
     """
 
     family = "electra"
-    title = "An ELECTRA of its own domain"
     hub_task = "feature-extraction"
     memory_is_computed = False
     use = f"""\

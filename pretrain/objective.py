@@ -146,8 +146,6 @@ class PretrainingObjective:
 
     family: ClassVar[str] = "bert"
     """The `model_type` of the models it starts with, unless another is asked for."""
-    title: ClassVar[str] = "A BERT of its own domain"
-    """Of the model card."""
     hub_task: ClassVar[str] = "fill-mask"
     """What hubs call that which its models do."""
     memory_is_computed: ClassVar[bool] = True

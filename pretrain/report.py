@@ -169,13 +169,14 @@ def model_card(
         results: content of results.json.
         settings: resolved.
     """
-    found = results["validation"]
+    found, title = results["validation"], _title(config)
     block = metadata(
         objective.hub_task,
-        "a BERT of its own domain",
+        f"{title[0].lower()}{title[1:]}",
         "held-out documents of the corpus",
         _indexed(objective, found),
         language=_language(prepared),
+        family=config.family_name,
     )
     sections = {
         "Data": _data(prepared, results),
@@ -184,12 +185,17 @@ def model_card(
         "Use": objective.use,
         "Limits": _LIMITS,
     }
-    return page(block, objective.title, _introduction(config, objective, settings), sections)
+    return page(block, title, _introduction(config, objective, settings), sections)
+
+
+def _title(config: BertConfig) -> str:
+    article = "An" if config.called[0] in "AEIOU" else "A"
+    return f"{article} {config.called} of its own domain"
 
 
 def _introduction(config: BertConfig, objective: PretrainingObjective, settings: PretrainSettings) -> str:
     of = "" if settings.keep_layers in ("auto", "all") else "layers of "
-    start = f"from {of}an existing BERT" if settings.starts_from else "from scratch"
+    start = f"from {of}an existing {config.called}" if settings.starts_from else "from scratch"
     not_trained = "".join(
         f" The weights that only {part.learned} would train are those that it began with." for part in objective.off
     )

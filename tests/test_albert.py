@@ -66,6 +66,9 @@ def test_the_run_leaves_results_beside_baselines_a_card_and_one_set_of_layers(fi
     assert 0.5 <= results["sop_majority"] < 0.75 and results["sop_loss"] > 0 and 0 < results["sop_accuracy"] < 1
     card = (finished / "final" / "README.md").read_text().replace("\n", " ")
     assert "ALBERT of 2 layers x 128 with shared weights, embeddings of 64" in card and "| SOP accuracy |" in card
+    for words in ("tags: [albert, fill-mask, domain-bert]", "- name: an ALBERT of its own domain",
+                  "# An ALBERT of its own domain"):  # fmt: skip
+        assert words in card
     config = json.loads((finished / "final" / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("albert", ["AlbertForPreTraining"])
     stored = load_file(finished / "final" / "model.safetensors")
@@ -118,6 +121,7 @@ def test_it_is_continued_with_new_entries_and_longer_sequences(finished, corpus,
             if not o.startswith(("--prepared", "--family", "--preset"))]  # fmt: skip
     assert pretrain([*given, *kept]) == 0
     assert "gets positions for 48" in capsys.readouterr().out
+    assert "from an existing ALBERT" in (tmp_path / "run" / "final" / "README.md").read_text()
     before, after = (load_file(out / "final" / "model.safetensors") for out in (finished, tmp_path / "run"))
     words, positions = (f"albert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position"))
     assert after[words].shape == (before[words].shape[0] + 1, 64) and after[positions].shape == (48, 64)

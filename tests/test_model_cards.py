@@ -53,9 +53,12 @@ def test_the_hub_reads_the_metadata(folder, name):
 
 @pytest.mark.parametrize(("name", "baseline"), [("run", "word frequencies"), ("labels", "most frequent class")])
 def test_the_page_has_results_beside_baselines_settings_and_limits(folder, name, baseline):
-    _, text = card(folder / name)
+    metadata, text = card(folder / name)
     assert baseline in text and "| budget | 3steps |" in text and "| batch_size | 8 |" in text and "## Limits" in text
     if name == "run":
+        assert text.lstrip().startswith("# A BERT of its own domain\n") and "Pretrained from scratch with" in text
+        assert metadata["tags"] == ["bert", "fill-mask", "domain-bert"]
+        assert metadata["model-index"][0]["name"] == "a BERT of its own domain"
         assert "| min_documents | 1 |" in text and "| group_column | None |" in text
 
 

@@ -266,9 +266,9 @@ def test_a_run_is_evaluated_drawn_and_written_on_the_card(finished):
     # What is learned is 50 times the loss of a token.
     assert all(5 < row["rtd_loss"] < 50 for row in rows if "learning_rate" in row)
     card = (finished / "final" / "README.md").read_text()
-    assert (
-        "# An ELECTRA of its own domain" in card and "generator" in card and "pipeline_tag: feature-extraction" in card
-    )
+    for words in ("# An ELECTRA of its own domain", "- name: an ELECTRA of its own domain", "generator",
+                  "pipeline_tag: feature-extraction", "tags: [electra, feature-extraction, domain-bert]"):  # fmt: skip
+        assert words in card
     assert "| RTD accuracy |" in card and "replaced tokens (RTD) and masked words (MLM) of its generator" in card
     assert "| mask_share | 0.15 |" in card and "| softmax | full |" in card
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -311,6 +311,7 @@ def test_a_run_continues_from_its_final_and_gets_a_generator_where_there_is_none
     given = {"init-from": start, "preset": None, "sequence-length": 64}
     assert main(arguments(prepared, tmp_path / "one", "1steps", **given)) == 0
     assert "initialised at random" not in capsys.readouterr().out
+    assert "from an existing ELECTRA" in (tmp_path / "one" / "final" / "README.md").read_text()
     shutil.rmtree(start / "generator")
     assert main(arguments(prepared, tmp_path / "two", "1steps", **given)) == 0
     printed = capsys.readouterr().out
