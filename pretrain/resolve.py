@@ -14,6 +14,7 @@ from .engine.device import find_device, tokens_a_step
 from .engine.optimizer import peak_learning_rate
 from .engine.settings import Budget, PretrainError
 from .engine.stage import for_device
+from .layers import kept_layers
 from .settings import FIXED, USUAL, PretrainSettings
 
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
@@ -50,7 +51,8 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         config: of the model to start from, if there is one.
 
     Raises:
-        PretrainError: the device is not there, the preset is unknown, or the model is not of the objective's family.
+        PretrainError: the device is not there, the preset is unknown, the model is not of the objective's family, or
+            has no such layer as `--keep-layers` names.
     """
     if config:
         _require_family(settings, config)
@@ -69,8 +71,11 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     layers = settings.keep_layers
     if layers == "auto":
         layers = "half" if settings.init_from is None else "all"
-    # One that has lost layers has more to learn (docs/relatives.md).
-    is_whole = settings.starts_from is not None and layers == "all"
+    is_whole = False
+    if config and settings.starts_from is not None:
+        settings = replace(settings, keep_layers=layers)
+        # One that has lost layers has more to learn (docs/relatives.md).
+        is_whole = len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
@@ -80,8 +85,6 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
     }
-    if settings.starts_from is not None:
-        chosen["keep_layers"] = layers
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     if is_whole and "learning_rate" in automatic:
         say("The learning rate is a tenth of that of a fresh model (not measured: --learning-rate sets another).")

@@ -268,7 +268,7 @@ def test_a_model_that_has_lost_layers_learns_at_the_rate_of_a_fresh_one(prepared
     assert rate() == rate(keep_layers=(0, 2)) == pytest.approx(fresh, rel=0.05)
     start = {"init_from": str(teacher)}
     assert rate(None, **start, keep_layers="half") == rate()
-    for whole in (rate(None, **start), rate(**start), rate(keep_layers="all")):
+    for whole in (rate(None, **start), rate(**start), rate(keep_layers="all"), rate(keep_layers=(0, 1, 2, 3))):
         assert whole == pytest.approx(fresh / 10, rel=0.05)
 
 
