@@ -11,7 +11,7 @@ from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertForPreTraining
+from model import BertConfig, BertForPreTraining
 from model.families import FAMILIES, read_config
 
 from .batches import BatchMaker, ExampleStream, TargetPlan
@@ -160,9 +160,14 @@ def check_model(model: BertForPreTraining, folder: str | Path, prepared: Prepare
             f"{folder} has {model.config.vocab_size} word embeddings, the vocabulary of {prepared.folder} has "
             f"{prepared.tokenizer.vocab_size} entries: use the tokenizer that belongs to the model"
         )
-    if model.config.max_position_embeddings < length:
+    check_length(model.config, folder, length)
+
+
+def check_length(config: BertConfig, folder: str | Path, length: int) -> None:
+    """Refuse a model that reads shorter sequences."""
+    if config.max_position_embeddings < length:
         raise PretrainError(
-            f"{folder} reads {model.config.max_position_embeddings} tokens at most: use a --sequence-length up to that"
+            f"{folder} reads {config.max_position_embeddings} tokens at most: use a --sequence-length up to that"
         )
 
 

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from model import BertForMaskedLM, BertForPreTraining
-from model.families import read_config
+from model import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from .batches import PretrainingBatch
-from .build import check_embeddings, check_model, check_tokenizer
-from .engine.folder import family_of, open_model, weights_digest
+from .build import check_embeddings, check_length, check_model, check_tokenizer
+from .engine.folder import open_model, weights_digest
 from .engine.settings import PretrainError
 from .objective import Part, PretrainingObjective, Row
 from .settings import PretrainSettings
@@ -129,11 +128,10 @@ def distilled(
     """What is learned from `--teacher` beside an objective.
 
     Raises:
-        PretrainError, PrepError: the teacher cannot be used, or does not fit the corpus or the student.
+        PretrainError, PrepError: the teacher cannot be used, or does not fit the corpus.
     """
     soft, words, cosine = settings.teacher_weights
     teacher = open_teacher(settings, prepared)
-    check_student(settings, teacher)
     for part in objective.parts:
         part.weight = words if part.name == "mlm" else part.weight
     every = settings.teacher_positions == "all"
@@ -156,7 +154,7 @@ def open_teacher(settings: PretrainSettings, prepared: PreparedCorpus) -> BertFo
             f"{prepared.folder} has vocabulary entries that the teacher {folder} does not know: prepare the corpus "
             f"with --tokenizer {folder}, without --extend-vocab"
         )
-    teacher = open_model(family_of(folder, PretrainError).masked_lm, folder, PretrainError)
+    teacher = open_model(BertForMaskedLM, folder, PretrainError)
     if teacher.newly_initialised:
         raise PretrainError(
             f"{folder} has no MLM head (it lacks {teacher.newly_initialised[0]}): give a pretrained BERT as --teacher"
@@ -166,16 +164,35 @@ def open_teacher(settings: PretrainSettings, prepared: PreparedCorpus) -> BertFo
     return teacher.to(settings.device)
 
 
-def check_student(settings: PretrainSettings, teacher: BertForMaskedLM) -> None:
-    """Refuse a student whose sizes do not let it learn from the teacher."""
-    student, config = read_config(str(settings.starts_from)), teacher.config
-    if settings.teacher_weights[2] and student.hidden_size != config.hidden_size:
+def check_teacher(settings: PretrainSettings, teacher: BertConfig, student: BertConfig) -> None:
+    """Refuse what does not fit as far as configs and tokenizers show it, before a corpus is prepared.
+
+    Args:
+        student: what the run starts from.
+
+    Raises:
+        PretrainError: the teacher is no BERT, reads too short sequences, or is none for the student.
+        PrepError: one of the two has no tokenizer.
+    """
+    folder, own = str(settings.teacher), settings.init_from
+    if teacher.model_type != BertConfig.model_type:
         raise PretrainError(
-            f"{settings.starts_from} has {student.hidden_size} hidden units and the teacher {config.hidden_size}, so "
-            "that their states do not compare: leave these out with --teacher-weights 5,2,0"
+            f"{folder} is of the type {teacher.model_type}, and only a BERT can teach: give a BERT as --teacher"
         )
-    if student.vocab_size != config.vocab_size:
+    check_length(teacher, folder, settings.examples.longest)
+    if own is None:
+        return
+    if settings.teacher_weights[2] and student.hidden_size != teacher.hidden_size:
         raise PretrainError(
-            f"{settings.starts_from} has {student.vocab_size} word embeddings and the teacher {config.vocab_size}: "
-            "give both as many (resize_token_embeddings of transformers)"
+            f"{own} has {student.hidden_size} hidden units and the teacher {teacher.hidden_size}, so that their states "
+            "do not compare: leave these out with --teacher-weights 5,2,0"
+        )
+    if student.vocab_size != teacher.vocab_size:
+        raise PretrainError(
+            f"{own} has {student.vocab_size} word embeddings and the teacher {teacher.vocab_size}: give both as many "
+            "(resize_token_embeddings of transformers)"
+        )
+    if WordPieceTokenizer.load(own).digest() != WordPieceTokenizer.load(folder).digest():
+        raise PretrainError(
+            f"{own} has another tokenizer than the teacher {folder}: give a student with the tokenizer of the teacher"
         )

@@ -14,11 +14,12 @@ from data_prep.durable import read_object, write_json, write_text
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from model import BertForPreTraining
+from model import BertConfig, BertForPreTraining
 from model.families import read_pretrainable
 
 from .batches import BatchMaker, ExampleStream
 from .build import make_data, make_model, open_checkpoint, require_same_objective
+from .distillation import check_teacher
 from .engine.batches import Batches, Position
 from .engine.checkpoint import Checkpoints, load_optimizer, read_state, save_model_folder
 from .engine.counters import Counters
@@ -66,15 +67,19 @@ def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
     return resolve(settings, base_config(settings))
 
 
-def base_config(settings: PretrainSettings):
+def base_config(settings: PretrainSettings) -> BertConfig | None:
     """The config of the model to start from, None for a fresh one; a teacher is looked at too.
 
     Raises:
-        PretrainError: one of the two is no model.
+        PretrainError, PrepError: one of the two is no model, or they do not fit each other (see `check_teacher`).
     """
     with model_mistakes(PretrainError):
-        configs = [read_pretrainable(folder) for folder in (settings.init_from, settings.teacher) if folder is not None]
-    return configs[0] if configs else None
+        start, teacher = (
+            None if folder is None else read_pretrainable(folder) for folder in (settings.starts_from, settings.teacher)
+        )
+    if teacher is not None:
+        check_teacher(settings, teacher, start)
+    return start
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:

@@ -97,11 +97,13 @@ def _require_family(settings: PretrainSettings, config: BertConfig) -> None:
     alone = {fixed["family"]: objective for objective, fixed in FIXED.items() if "family" in fixed}
     found, wanted = config.model_type, FIXED.get(settings.objective, {}).get("family")
     if wanted and found != wanted:
-        raise PretrainError(f"{settings.init_from} is of the type {found}, and --objective {settings.objective} goes "
+        raise PretrainError(f"{settings.starts_from} is of the type {found}, and --objective {settings.objective} goes "
                             f"on with {wanted} alone: give such a model, or another --objective")  # fmt: skip
     if not wanted and found in alone:
-        raise PretrainError(f"{settings.init_from} is of the type {found}, which --objective {settings.objective} does "
-                            f"not go on with: give --objective {alone[found]}")  # fmt: skip
+        # No teacher goes with the objective of that family.
+        remedy = f"--objective {alone[found]}" if settings.teacher is None else "a BERT as --init-from"
+        raise PretrainError(f"{settings.starts_from} is of the type {found}, which --objective {settings.objective} "
+                            f"does not go on with: give {remedy}")  # fmt: skip
 
 
 def automatic_batch_size(device: str, example_tokens: float, seconds: float = math.inf, speed: float = 1.0) -> int:

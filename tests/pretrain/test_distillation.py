@@ -19,7 +19,7 @@ from data_prep.examples.packing import ShardExamples
 from data_prep.settings import ExampleSettings
 from finetune.run import main as finetune
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification
-from model.families import read_config
+from model.families import FAMILIES, read_config
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.checkpoint import save_model_folder
@@ -413,12 +413,46 @@ def test_a_teacher_that_does_not_fit_is_refused(prepared, tmp_path, capsys):
     shorter = save(tmp_path / "shorter", type(prepared.tokenizer)(
         prepared.tokenizer.pieces[:-3], prepared.tokenizer.lowercase, prepared.tokenizer.strip_accents))  # fmt: skip
     refused("has vocabulary entries that the teacher", shorter)
-    good, student = (save(tmp_path / name, prepared.tokenizer, **sizes)
-                     for name, sizes in (("good", {}), ("narrow", {"hidden_size": 16})))  # fmt: skip
-    refused("so that their states do not compare", good, f"--init-from={student}")
-    refused(
-        "word embeddings and the teacher", good, f"--init-from={save(tmp_path / 'rows', prepared.tokenizer, rows=3)}"
-    )
+
+
+def not_fitting(kind, prepared, teacher, folder):
+    """A student or a teacher that does not fit, in a folder; the options that name it, and what is said."""
+    sizes = {"narrow": {"hidden_size": 16}, "rows": {"rows": 3}, "short": {"max_position_embeddings": 32}}
+    if kind in ("electra", "albert"):
+        config = FAMILIES[kind].config.from_preset("tiny", prepared.tokenizer.vocab_size, max_position_embeddings=48)
+        save_model_folder(FAMILIES[kind].pretraining(config), prepared.tokenizer, folder)
+    else:
+        save(folder, prepared.tokenizer, **sizes.get(kind, {}))
+    if kind == "tokenizer":
+        vocabulary_of(prepared, folder)
+    student, alone = (f"--init-from={folder}", f"--teacher={teacher}"), (f"--teacher={folder}",)
+    return {
+        "narrow": (student, "so that their states do not compare: leave these out with --teacher-weights 5,2,0"),
+        "rows": (student, "word embeddings and the teacher"),
+        "tokenizer": (
+            student,
+            f"than the teacher {teacher}: give a student with the tokenizer of the teacher",
+        ),
+        "short": (alone, f"{folder} reads 32 tokens at most: use a --sequence-length up to that"),
+        "electra": (alone, f"{folder} is of the type electra, and only a BERT can teach: give a BERT as --teacher"),
+        "albert": (alone, f"{folder} is of the type albert, and only a BERT can teach: give a BERT as --teacher"),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["narrow", "rows", "tokenizer", "short", "electra", "albert"])
+def test_what_does_not_fit_is_refused_before_anything_is_prepared(
+    kind, prepared, teacher, corpus_file, tmp_path, capsys
+):
+    options, words = not_fitting(kind, prepared, teacher, tmp_path / "other")
+    given = arguments(prepared, teacher, tmp_path / "run", "--prepared=none", f"--corpus={corpus_file}", *options)
+    assert_refused(main, given, words, tmp_path / "run", capsys)
+
+
+def test_an_electra_is_no_student(prepared, teacher, tmp_path, capsys):
+    not_fitting("electra", prepared, teacher, tmp_path / "electra")
+    given = arguments(prepared, teacher, tmp_path / "run", f"--init-from={tmp_path / 'electra'}",
+                      "--teacher-weights=5,2,0")  # fmt: skip
+    assert_refused(main, given, "does not go on with: give a BERT as --init-from", tmp_path / "run", capsys)
 
 
 def test_other_objectives_have_no_teacher(tmp_path, capsys):
