@@ -24,7 +24,11 @@ _SHARED_SIZES = ("vocab_size", "embedding_size", "max_position_embeddings", "typ
 
 def generator_config(config: BertConfig) -> BertConfig:
     """The config of a generator for a discriminator: as deep, a quarter as wide, in whole heads of 64, of which it has
-    at least one (Clark et al. 2020, section 3.2 and appendix A; the embeddings stay as they are)."""
+    at least one. Embeddings stay as they are.
+
+    Clark et al. (2020, section 3.2 and appendix A) take a quarter for their small and large model; for base a third,
+    256 units, which are 192 here.
+    """
     width = min(config.hidden_size, max(_LEAST_WIDTH, config.hidden_size // 4 // _HEAD * _HEAD))
     return config.changed(
         hidden_size=width,
