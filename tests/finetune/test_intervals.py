@@ -18,7 +18,7 @@ from finetune.tasks.tagging import Tagging
 
 
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 2**31))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_all_draws_at_once_have_the_scores_of_each(n, c, seed):
     rng = np.random.default_rng(seed)
     gold, outputs = rng.integers(0, c, n), rng.dirichlet(np.ones(c), n).astype(np.float32)
@@ -92,7 +92,7 @@ def test_what_resamples_do_not_tell_has_no_interval():
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(0, 2**31))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_all_draws_of_several_labels_have_the_scores_of_each(n, k, seed):
     rng = np.random.default_rng(seed)
     gold = (rng.random((n, k)) < rng.random(k)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_all_draws_of_several_labels_have_the_scores_of_each(n, k, seed):
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.booleans(), st.integers(0, 2**31))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_all_draws_of_tags_have_the_scores_of_each(lengths, of_words, seed):
     rng, labels = np.random.default_rng(seed), ["O", "B-x", "I-x", "B-y", "I-y"]
     task = Tagging(["O", "x", "y", "z", "w"], "plain") if of_words else Tagging(labels)

@@ -46,7 +46,7 @@ def test_entities_are_those_of_conlleval_whatever_the_tags(tags):
 
 
 @given(entities_of_words())
-@settings(max_examples=500)
+@settings(max_examples=300)
 def test_each_scheme_says_the_same_entities(case):
     length, found = case
     tags = iob2(found, length)
@@ -99,7 +99,7 @@ def test_neighbours_of_one_name_are_one_entity_where_tags_have_no_prefix():
 
 
 @given(st.lists(st.tuples(sentence, st.integers(0, 2**31)), min_size=1, max_size=6))
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_scores_are_those_of_seqeval(rows):
     gold = [iob2(entities(tags), len(tags)) for tags, _ in rows]
     outputs = [np.random.default_rng(seed).dirichlet(np.ones(5), len(tags)).astype(np.float32) for tags, seed in rows]
