@@ -11,10 +11,9 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.readers import check_encoding
 
-from .inputs import input_sources
-from .output import Output, check_output
+from .inputs import begin
+from .output import Output
 from .predict import PredictSettings, predictions
 from .rows import BadRows, Example
 from .settings import FinetuneError
@@ -47,7 +46,7 @@ class ChooseSettings:
     skip_bad_rows: bool = False
     """Pass over rows without a text instead of stopping."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 is faster where the hardware computes in it."""
+    """bf16 is faster where the hardware computes in it, and less exact."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
 
@@ -69,15 +68,9 @@ class ChooseSettings:
 
 def run(settings: ChooseSettings) -> None:
     """`python -m finetune.choose`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    import torch
-
-    from pretrain.engine.device import default_threads
-
     from .predictor import Predictor, decided_on_mean, seeds_of
 
-    check_encoding(settings.encoding)
-    check_output(settings.out)
-    torch.set_num_threads(default_threads())
+    sources = begin(settings.asked(settings.model), ChooseSettings.model, "finetune.run")
     folders = seeds_of(settings.model) or [settings.model]
     if (Path(settings.model) / "fold-1").is_dir():
         raise FinetuneError(f"{settings.model} holds folds: give one of them, {Path(settings.model) / 'fold-1'}")
@@ -92,7 +85,7 @@ def run(settings: ChooseSettings) -> None:
         if not task.has_answers:
             raise FinetuneError(f"{settings.model} is a model for {task.name}, which gives no answers to be unsure of: "
                                 "give a model for another task")  # fmt: skip
-        found = (each for part in predictions(input_sources(asked), asked, predictor, bad) for each in part)
+        found = (each for part in predictions(sources, asked, predictor, bad) for each in part)
         usable = ((row, example, each) for row, example, each in found if example is not None and each is not None)
         reasons = (UNCERTAINTY, DISAGREEMENT)[: 2 if len(folders) > 1 else 1]
         names = {*reasons, *task.prediction_names(is_table=False)}

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.readers import check_encoding
 from data_prep.text.sources import Source
 
-from .inputs import ROWS_AT_ONCE, Form, check_question, input_sources, parts_of
-from .output import Output, asked_of, check_output
+from .inputs import ROWS_AT_ONCE, Form, begin, check_question, parts_of
+from .output import Output, asked_of
 from .rows import BadRows, Example
 from .settings import FinetuneError
 from .vectors.cosines import RandomCosine
@@ -117,18 +116,9 @@ class EmbedSettings:
 
 def run(settings: EmbedSettings) -> None:
     """`python -m finetune.embed`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    import torch
-
-    from pretrain.engine.device import default_threads
-    from pretrain.engine.folder import require_made
-
     from .vectors.embedder import Embedder
 
-    check_encoding(settings.encoding)
-    check_output(settings.out)
-    sources = [] if settings.save_model is not None else input_sources(settings)
-    require_made(settings.model, EmbedSettings.model, "pretrain.run")
-    torch.set_num_threads(default_threads())
+    sources = begin(settings, EmbedSettings.model, "pretrain.run")
     long_text = settings.long_text if settings.long_text != "auto" else "windows" if settings.kind else "head"
     length = None if settings.sequence_length == "auto" else settings.sequence_length
     embedder = Embedder(

@@ -8,9 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from data_prep.text.readers import Meter, text_lines
+from data_prep.text.readers import Meter, check_encoding, text_lines
 from data_prep.text.sources import Source, resolve
 
+from .output import check_output
 from .rows import BadRows, Columns, Example, Labels, example_of, find_columns, rows_of
 from .settings import FinetuneError
 
@@ -52,6 +53,30 @@ def check_question(settings: Question) -> None:
         raise FinetuneError(f"--text-column took {settings.text_column[-1]}, a file: put the file before --text-column")
     if settings.out and settings.file and os.path.realpath(settings.out) == os.path.realpath(settings.file[0]):
         raise FinetuneError(f"--out {settings.out} is the file to read: give another name")
+
+
+def begin(settings: Question, default_model: str, made_by: str) -> list[Source]:
+    """The files to read, where all that was given can be read and written; from here on torch computes with the usual
+    threads.
+
+    Args:
+        default_model: the folder of the model where none is given.
+        made_by: the module that makes it.
+
+    Raises:
+        UserError: something cannot be read or written.
+    """
+    import torch
+
+    from pretrain.engine.device import default_threads
+    from pretrain.engine.folder import require_made
+
+    check_encoding(settings.encoding)
+    check_output(settings.out)
+    sources = input_sources(settings)
+    require_made(settings.model, default_model, made_by)
+    torch.set_num_threads(default_threads())
+    return sources
 
 
 def input_sources(settings: Question) -> list[Source]:

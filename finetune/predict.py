@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -14,11 +13,10 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.readers import check_encoding
 from data_prep.text.sources import Source
 
-from .inputs import ROWS_AT_ONCE, Form, check_question, input_sources, parts_of
-from .output import Output, Written, asked_of, check_output
+from .inputs import ROWS_AT_ONCE, Form, begin, check_question, parts_of
+from .output import Output, Written, asked_of
 from .rows import BadRows, Example
 from .settings import FinetuneError
 
@@ -68,38 +66,24 @@ class PredictSettings:
 
 def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    import torch
-
-    from pretrain.engine.device import default_threads
-    from pretrain.engine.folder import require_made
-
     from .predictor import Ensemble, Predictor
 
-    check_encoding(settings.encoding)
-    check_output(settings.out)
     form = output_format(settings)
-    sources = input_sources(settings)
-    require_made(settings.model, PredictSettings.model, "finetune.run")
-    torch.set_num_threads(default_threads())
+    sources = begin(settings, PredictSettings.model, "finetune.run")
     made = Ensemble if settings.ensemble else Predictor
     predictor = made(settings.model, settings.device, settings.precision)
     if form not in ("jsonl", "csv", *predictor.task.forms):
         raise FinetuneError(f"--format {form} is not for {predictor.task.name}: give jsonl or csv")
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began = time.monotonic()
-    try:
-        with Output(settings.out, asked_of(settings, sources)) as output:
-            written, before = output.written, output.written.skipped
-            writer = Writer(output.file, form, predictor.task, written)
-            for found in predictions(sources, settings, predictor, bad, written.rows):
-                writer.write(found)
-                written.skipped = before + bad.count
-                output.flush(written)
-            writer.close()
-    except BrokenPipeError:
-        # Whoever read the output has had enough; Python must not try to write the rest at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
+    with Output(settings.out, asked_of(settings, sources)) as output:
+        written, before = output.written, output.written.skipped
+        writer = Writer(output.file, form, predictor.task, written)
+        for found in predictions(sources, settings, predictor, bad, written.rows):
+            writer.write(found)
+            written.skipped = before + bad.count
+            output.flush(written)
+        writer.close()
     skipped = f", {written.skipped:,} of them without a usable text" if written.skipped else ""
     print(f"{written.rows:,} rows{skipped}{_long(predictor)}, {time.monotonic() - began:.1f} s", file=sys.stderr)
 

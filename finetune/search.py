@@ -10,14 +10,13 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.readers import check_encoding
+from data_prep.text.cells import whole_characters
+from data_prep.text.sources import Source
 
-from .embed import EmbedSettings
-from .inputs import ROWS_AT_ONCE, input_sources, parts_of
+from .inputs import ROWS_AT_ONCE, begin, check_question, parts_of
 from .rows import BadRows
 from .settings import FinetuneError
 
-_OF_EMBED = ("text_column", "encoding", "skip_bad_rows", "precision", "device")
 # Of a text on the screen.
 _MOST_CHARACTERS = 200
 
@@ -37,7 +36,7 @@ class SearchSettings:
     text_column: tuple[str, ...] = ()
     """Column of the text. That of training, or found by name, if not given."""
     encoding: str = "utf-8"
-    """Encoding of the file; auto: found."""
+    """Encoding of the input; auto: found for each file."""
     show_text: Literal["yes", "no"] = "yes"
     """no: places and cosines alone."""
     skip_bad_rows: bool = False
@@ -56,41 +55,44 @@ class SearchSettings:
             raise FinetuneError("no file to look in was given: name one with --texts")
         if self.nearest < 1:
             raise FinetuneError(f"--nearest {self.nearest} is less than 1: give a positive number")
-        # What it refuses is refused here too.
-        self.asked()
+        if len(self.text_column) > 1:
+            raise FinetuneError("--text-column names two columns, and a vector is of one text: give one column")
+        check_question(self)
 
-    def asked(self) -> EmbedSettings:
-        """The question to a model for the vectors of the file."""
-        return EmbedSettings((self.texts or "",), self.model, **{name: getattr(self, name) for name in _OF_EMBED})
+    @property
+    def file(self) -> tuple[str, ...]:
+        """The file to look in."""
+        return (self.texts,) if self.texts else ()
+
+    @property
+    def out(self) -> None:
+        """Nothing is written."""
+
+    @property
+    def input_format(self) -> None:
+        """Nothing is read from standard input."""
 
 
 class Found(NamedTuple):
     """A text; the nearest of several is the largest."""
 
     cosine: float
-    number: int
-    """Of its row, from 0, negative: of two that are as near the first one comes first."""
+    order: int
+    """How many usable rows stand before it, negative: of two that are as near the first one comes first."""
     place: str
     text: str
 
 
 def run(settings: SearchSettings) -> None:
     """`python -m finetune.search`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    import torch
-
-    from pretrain.engine.device import default_threads
-    from pretrain.engine.folder import require_made
-
     from .vectors.embedder import Embedder
 
-    check_encoding(settings.encoding)
-    require_made(settings.model, SearchSettings.model, "pretrain.run")
-    torch.set_num_threads(default_threads())
+    sources = begin(settings, SearchSettings.model, "pretrain.run")
     embedder = Embedder(settings.model, settings.device, settings.precision, normalize=True)
     bad = BadRows(settings.skip_bad_rows, "pass over such rows")
-    for query, found in zip(settings.query, nearest(settings, embedder, bad), strict=True):
+    for query, found in zip(settings.query, nearest(settings, sources, embedder, bad), strict=True):
         if len(settings.query) > 1:
-            print(f"\n{query}" if settings.show_text == "yes" else "")
+            print(f"\n{_one_line(query)}" if settings.show_text == "yes" else "")
         for each in found:
             text = f"  {_one_line(each.text)}" if settings.show_text == "yes" else ""
             print(f"{each.cosine:6.3f}  {each.place}{text}")
@@ -98,31 +100,35 @@ def run(settings: SearchSettings) -> None:
         print(f"{bad.count:,} rows without a usable text were passed over", file=sys.stderr)
 
 
-def nearest(settings: SearchSettings, embedder, bad: BadRows) -> list[list[Found]]:
+def nearest(settings: SearchSettings, sources: Sequence[Source], embedder, bad: BadRows) -> list[list[Found]]:
     """Of each query the texts with the largest cosines, the nearest first. Memory does not grow with the file.
 
     Raises:
         FinetuneError: the file has no usable text.
     """
-    queries = embedder.of_texts(settings.query)  # [Q, H]
+    queries = embedder.of_texts([whole_characters(text) for text in settings.query])  # [Q, H]
     best: list[list[Found]] = [[] for _ in settings.query]
-    for places, texts, first in _texts(settings, embedder, bad):
-        # Equal texts are as near, whatever was computed beside them.
+    for places, texts, first in _texts(settings, sources, embedder, bad):
+        # What is computed beside a text changes the last digits of its cosine. Rounded, those of equal texts are equal,
+        # unless they lie on both sides of a border of rounding.
         cosines = np.round(queries @ embedder.of_texts(texts).T, 6)  # [Q, n]
         for number, of_query in enumerate(cosines.tolist()):
-            rows = zip(of_query, range(-first, -first - len(texts), -1), places, texts, strict=True)
-            best[number] = heapq.nlargest(settings.nearest, [*best[number], *map(Found._make, rows)])
+            order = range(-first, -first - len(texts), -1)
+            rows = map(Found._make, zip(of_query, order, places, texts, strict=True))
+            best[number] = heapq.nlargest(settings.nearest, [*best[number], *rows])
     if not best[0]:
         raise FinetuneError(f"{settings.texts} has no usable row: give a file of texts")
     return best
 
 
-def _texts(settings: SearchSettings, embedder, bad: BadRows) -> Iterator[tuple[list[str], list[str], int]]:
-    """Places and texts of a part of the rows after the other, and how many came before."""
+def _texts(
+    settings: SearchSettings, sources: Sequence[Source], embedder, bad: BadRows
+) -> Iterator[tuple[list[str], list[str], int]]:
+    """Places and texts of a part of the usable rows after the other, and how many came before."""
     from .vectors.embedder import Texts
 
-    asked, done = settings.asked(), 0
-    for part in parts_of(input_sources(asked), asked, Texts(), embedder.text_columns, bad, ROWS_AT_ONCE):
+    done = 0
+    for part in parts_of(sources, settings, Texts(), embedder.text_columns, bad, ROWS_AT_ONCE):
         usable = [example for _, example in part if example]
         if usable:
             yield [example.place for example in usable], [example.text for example in usable], done

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from finetune import search
+from finetune.inputs import input_sources
 from finetune.rows import BadRows
 from finetune.search import SearchSettings, main, nearest
 from finetune.vectors.embedder import Embedder
@@ -25,7 +26,8 @@ def file(write_rows):
 def test_the_nearest_are_those_of_all_cosines(encoder, file, monkeypatch, at_once):
     monkeypatch.setattr(search, "ROWS_AT_ONCE", at_once)
     embedder = Embedder(encoder, normalize=True)
-    found = nearest(SearchSettings(QUERIES, file, str(encoder), nearest=5), embedder, BadRows(False))
+    settings = SearchSettings(QUERIES, file, str(encoder), nearest=5)
+    found = nearest(settings, input_sources(settings), embedder, BadRows(False))
     cosines = embedder.embed(QUERIES) @ embedder.embed(TEXTS).T
     for of_query, row in zip(found, cosines, strict=True):
         best = np.argsort(-np.round(row, 5), kind="stable")[:5]
@@ -42,6 +44,30 @@ def test_it_prints_cosines_places_and_texts_or_no_texts(encoder, file, capsys):
     assert main(["the mask", "7 8", *given, "--show-text=no"]) == 0
     printed = capsys.readouterr().out
     assert "mask" not in printed and len(re.findall(r"texts.jsonl:\d+\n", printed)) == 4
+
+
+def test_nothing_of_a_file_is_shown_where_that_is_forbidden(encoder, write_rows, tmp_path, capsys):
+    """Not even the name of a column, which may be a row of a file without a header; so no such name is guessed."""
+    unnamed = tmp_path / "unnamed.csv"
+    unnamed.write_text("7,zorblatt fell\n8,zorblatt is well\n")
+    unusual = write_rows([{"zorblatt": "the heart", "n": 1}, {"zorblatt": "the rate", "n": 2}], "unusual.jsonl")
+    for texts in (unnamed, unusual):
+        given = ["heart", f"--model={encoder}", f"--texts={texts}", "--device=cpu"]
+        assert main([*given, "--show-text=no"]) == 2
+        printed = capsys.readouterr()
+        assert not printed.out and "zorblatt" not in printed.err and "--text-column" in printed.err
+    assert main([*given, "--text-column=zorblatt", "--show-text=no"]) == 0
+    assert "unusual.jsonl:1" in capsys.readouterr().out
+    assert main(given) == 0
+
+
+def test_half_a_character_in_a_query_is_one_that_is_not_known(encoder, file, capsys):
+    given = [f"--model={encoder}", f"--texts={file}", "--nearest=3", "--device=cpu"]
+    found = []
+    for query in ("heart \udcff rate", "heart \ufffd rate"):
+        assert main([query, "7 8", *given]) == 0
+        found.append(capsys.readouterr().out.split("\n", 2)[2])
+    assert found[0] == found[1]
 
 
 def test_rows_without_a_text_stop_it_or_are_passed_over(encoder, write_rows, capsys):
@@ -62,6 +88,8 @@ def test_rows_without_a_text_stop_it_or_are_passed_over(encoder, write_rows, cap
     (["heart"], "no file to look in was given: name one with --texts"),
     (["heart", "--texts=x.txt", "--nearest=0"], "--nearest 0 is less than 1"),
     (["heart", "--texts=nowhere.txt"], "nowhere.txt does not exist"),
+    (["heart", "--texts=builtin"], "builtin has labels of its own: give a file of texts"),
+    (["heart", "--texts=x.txt", "--text-column", "a", "b"], "--text-column names two columns"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_said(encoder, given, sentence, capsys):
     assert main([*given, f"--model={encoder}"]) == 2
