@@ -83,6 +83,8 @@ def best_answers(logits: np.ndarray, encoded: EncodedQuestions) -> np.ndarray:
         for window in range(begin, end):
             of_window = logits[encoded.bounds[window] : encoded.bounds[window + 1]].astype(np.float64)
             characters = encoded.characters[starts[window] : starts[window] + lengths[window]]
+            # White space that is a token by itself is no answer, and none begins or ends with it.
+            of_window[1:][characters[:, 0] == characters[:, 1]] = -np.inf
             first, last, score = best_spans(of_window[1:, 0], of_window[1:, 1], 2 * NUM_BEST)
             spans.append(np.stack([characters[first, 0], characters[last, 1]], axis=1))
             scores.append(score)

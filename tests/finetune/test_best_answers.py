@@ -21,6 +21,7 @@ from finetune.questions.best_answers import (
 )
 from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
+from finetune.tokenizer import open_tokenizer
 
 WORDS = st.lists(st.sampled_from(["heart", "rate", "7", "the", "patients", "xyzzy"]), min_size=1, max_size=45)
 
@@ -59,6 +60,28 @@ def test_they_are_the_best_of_all_spans_of_all_windows(small_tokenizer, contexts
         of_null, of_each = probabilities(row, with_null=True)
         assert of_null + of_each.sum() == pytest.approx(1)
         assert probabilities(row, with_null=False)[1].sum() == pytest.approx(1)
+
+
+def test_white_space_that_is_a_token_is_no_answer(other_encoder):
+    """Of byte-level pieces, by brute force: an answer begins and ends with tokens that have characters."""
+    tokenizer = open_tokenizer(other_encoder("roberta"))
+    context = "the\n\n\nrate\tof  the\nheart "
+    encoded = encode_questions([Example("1", "which rate?", context, ())], tokenizer, 40)
+    characters = encoded.characters[encoded.sequences.b_start[0] :][: encoded.sequences.b_length[0]].tolist()
+    blank = [1 + at for at, (start, end) in enumerate(characters) if start == end]
+    assert len(blank) > 3 and len(encoded.text) == 1
+    logits = np.random.default_rng(0).normal(0, 1, encoded.targets.shape).astype(np.float32)
+    logits[blank] += 9
+    found = best(best_answers(logits, encoded)[0])
+    places = [at for at in range(1, len(logits)) if at not in blank]
+    spans = {}
+    for first, last in product(places, repeat=2):
+        if first <= last < first + MOST_TOKENS:
+            span = characters[first - 1][0], characters[last - 1][1]
+            spans[span] = max(spans.get(span, -math.inf), float(logits[first, 0]) + float(logits[last, 1]))
+    ranked = sorted(spans, key=spans.get, reverse=True)[:NUM_BEST]
+    assert len(ranked) == NUM_BEST and list(zip(found.starts, found.ends, strict=True)) == ranked
+    assert all(context[start:end].strip() == context[start:end] != "" for start, end in ranked)
 
 
 def test_answers_are_as_long_as_is_said():
