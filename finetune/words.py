@@ -49,12 +49,24 @@ def joined(words: Sequence[str]) -> tuple[str, list[Span]]:
     return " ".join(words), spans
 
 
-def words_with_tokens(words: Sequence[Span], tokens: Sequence[Span]) -> tuple[list[Span], np.ndarray]:
-    """The words of a text in which tokens start, and which of these each token is of: int64 [tokens]."""
-    starts = np.array([start for start, _ in words], dtype=np.int64)
-    owner = np.searchsorted(starts, np.array([start for start, _ in tokens], dtype=np.int64), side="right") - 1
-    present, own = np.unique(owner, return_inverse=True)
-    return [words[number] for number in present], own
+def words_with_tokens(words: Sequence[Span], tokens: Sequence[Span]) -> tuple[list[Span], list[np.ndarray]]:
+    """The words of a text of which a token has characters, and the tokens of each of these: int64.
+
+    A token is of the word that it starts in. A word in which none starts has the token that reaches into it: two words
+    in one piece share it. White space that is a token by itself has no place and is of no word.
+    """
+    places = np.array(tokens, dtype=np.int64).reshape(-1, 2)
+    kept = np.flatnonzero(places[:, 0] < places[:, 1])
+    starts, ends = places[kept].T
+    bounds = np.searchsorted(starts, [start for start, _ in words] + [np.iinfo(np.int64).max])
+    spans, own = [], []
+    for word, first, last in zip(words, bounds, bounds[1:], strict=False):
+        if first == last and first and ends[first - 1] > word[0]:
+            first -= 1
+        if first < last:
+            spans.append(word)
+            own.append(kept[first:last])
+    return spans, own
 
 
 # Windows that one token is in.

@@ -102,7 +102,8 @@ class TransformersTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_with_places(self, sentences: list[str]) -> list[tuple[list[int], list[Span]]]:
-        """The same, and the (start, end) of each token in its sentence, without white space before it."""
+        """The same, and the (start, end) of each token in its sentence, without white space before it: equal for a
+        token of white space alone."""
         encodings = self._tokenizer.encode_batch(sentences, add_special_tokens=False)
         return [
             (encoding.ids, [_trimmed(sentence, *span) for span in encoding.offsets])
@@ -118,9 +119,9 @@ class TransformersTokenizer:
         for begin in range(0, len(texts), _TEXTS_AT_ONCE):
             part = texts[begin : begin + _TEXTS_AT_ONCE]
             encoded = self.encode_with_places([text for text, _ in part])
-            for (_, words), (ids, places) in zip(part, encoded, strict=True):
+            for (text, words), (ids, places) in zip(part, encoded, strict=True):
                 if ids or not words:
-                    yield ids, _first_tokens(words, places)
+                    yield ids, _first_tokens(text, words, places)
                 else:
                     yield [self.unk_id], [0] * len(words)
 
@@ -169,14 +170,20 @@ def _trimmed(text: str, start: int, end: int) -> Span:
     return start, end
 
 
-def _first_tokens(words: Sequence[Span], places: Sequence[Span]) -> list[int]:
-    """Which token each word begins with: the first that starts in it, else the last that starts before it."""
+def _first_tokens(text: str, words: Sequence[Span], places: Sequence[Span]) -> list[int]:
+    """Which token each word begins with: the first that starts in it, else the last that starts before it.
+
+    A blank that is a token by itself is of the word behind it, as transformers numbers words. No word begins with other
+    white space unless there is nothing else.
+    """
     if not words:
         return []
-    starts = np.array([start for start, _ in places])
+    kept = [at for at, (start, end) in enumerate(places) if start < end or not start or text[start - 1] == " "]
+    kept = np.array(kept or range(len(places)))
+    starts = np.array([start for start, _ in places])[kept]
     begins, ends = np.array(words).T
     found = np.searchsorted(starts, begins, side="left")
     is_inside = starts[np.minimum(found, len(starts) - 1)] < ends
     is_inside &= found < len(starts)
     before = np.maximum(np.searchsorted(starts, begins, side="right") - 1, 0)
-    return [int(place) for place in np.where(is_inside, found, before)]
+    return [int(kept[place]) for place in np.where(is_inside, found, before)]

@@ -1,7 +1,7 @@
 """A BERT of any folder, asked for vectors: of texts, of their words, of their tokens."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -141,7 +141,8 @@ class Embedder:
 
     def embed_words(self, texts: Iterable[str]) -> list[dict[str, Any]]:
         """The words of each text with the mean of the vectors of their pieces: {"words": ["one", "text"], "start":
-        [0, 4], "end": [3, 8], "vectors": float32 [W, H]}. Long texts are read in windows.
+        [0, 4], "end": [3, 8], "vectors": float32 [W, H]}. Two words in one piece both have its vector. Long texts are
+        read in windows.
 
         Raises:
             UserError: one of them is empty, or no text.
@@ -165,29 +166,26 @@ class Embedder:
         return self._scaled(self._pooled(encoded, self.pooling))
 
     def of_parts(self, examples: Sequence[Example], kind: Literal["words", "tokens"]) -> Iterator[Parts]:
-        """The words of texts, those of the example where it has any, or their tokens. A word of which the tokenizer
-        leaves nothing is left out."""
+        """The words of texts, those of the example where it has any, or their tokens.
+
+        The vector of a word is the mean of those of its pieces. Two words in one piece both have it; a word of which
+        the tokenizer leaves nothing is left out.
+        """
         found = self.tokenizer.encode_with_places([words_apart(example.text, in_place=True) for example in examples])
         encoded = encode_tokens([ids for ids, _ in found], self.sequence_length, "windows", "tokens")
         self.num_long += encoded.num_long
-        named = [self._named(example, *each, kind) for example, each in zip(examples, found, strict=True)]
-        bounds = np.append(0, np.cumsum([len(names) for names, _, _ in named])).astype(np.int64)
-        owners = [begin + own for (_, _, own), begin in zip(named, bounds, strict=False)]
-        item = np.concatenate([np.zeros(0, np.int64), *owners])[encoded.item]
-        encoded = replace(encoded, item=item, targets=np.zeros(bounds[-1], np.int64))
-        vectors = self._scaled(self._pooled(encoded, "mean"))
-        for (names, spans, _), (first, last) in zip(named, pairwise(bounds), strict=True):
-            yield Parts(names, spans, vectors[first:last])
-
-    def _named(
-        self, example: Example, ids: Sequence[int], places: list[Span], kind: Literal["words", "tokens"]
-    ) -> tuple[list[str], list[Span], np.ndarray]:
-        """Names and places of the parts of a text, and the part of each token: int64."""
-        if kind == "tokens":
-            return [self.tokenizer.vocabulary[i] for i in ids], places, np.arange(len(ids))
-        words = words_of(example.text) if example.words is None else example.words
-        spans, own = words_with_tokens(words, places)
-        return [example.text[start:end] for start, end in spans], spans, own
+        vectors = self._pooled(encoded, "mean")  # [T, H]
+        bounds = np.append(0, np.cumsum([len(ids) for ids, _ in found])).astype(np.int64)
+        for example, (ids, places), (first, last) in zip(examples, found, pairwise(bounds), strict=True):
+            of_tokens = vectors[first:last]
+            if kind == "tokens":
+                yield Parts([self.tokenizer.vocabulary[i] for i in ids], places, self._scaled(of_tokens))
+                continue
+            spans, own = words_with_tokens(words_of(example.text) if example.words is None else example.words, places)
+            of_words = np.zeros((len(spans), self.dimension), dtype=vectors.dtype)  # [W, H]
+            for row, pieces in zip(of_words, own, strict=True):
+                row[:] = of_tokens[pieces].mean(0)
+            yield Parts([example.text[start:end] for start, end in spans], spans, self._scaled(of_words))
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `sentence_transformers.SentenceTransformer` opens and that gives the same vectors there:

@@ -176,10 +176,32 @@ def test_vectors_are_those_of_transformers(folder, layer):
     mask = given["attention_mask"][..., None]
     expected = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
     assert np.abs(embedder.embed(TEXTS) - expected).max() < 1e-5
-    words = embedder.embed_words(["The rate, café"])[0]
-    # A word whose first letters are in the piece of the one before has none of its own.
-    assert words["words"][:2] == ["The", "rate"] and set(words["words"]) <= {"The", "rate", ",", "café"}
-    assert words["vectors"].shape == (len(words["words"]), 32)
+
+
+SPACED = ["  heart rate\tdon't\nstop", "The rate, café", "\u00a0the\n\n rate don't"]
+
+
+def test_vectors_of_words_are_the_means_of_their_pieces_in_transformers(folder):
+    """As many as there are words; a token of white space is in none of them, and one of two words in both."""
+    found = Embedder(folder, device="cpu").embed_words(SPACED)
+    shared = alone = 0
+    for text, words in zip(SPACED, found, strict=True):
+        assert words["words"] == re.findall(r"\w+|[^\w\s]", text)
+        model, given = by_transformers(folder, "", [text], return_offsets_mapping=True)
+        letters = [
+            [place for place in range(start, end) if not text[place].isspace()]
+            for start, end in given.pop("offset_mapping")[0].tolist()
+        ]
+        with torch.no_grad():
+            states = model(**given).last_hidden_state[0]
+        for start, end, vector in zip(words["start"], words["end"], words["vectors"], strict=True):
+            own = [n for n, places in enumerate(letters) if places and start <= places[0] < end]
+            pieces = own or [n for n, places in enumerate(letters) if start in places]
+            np.testing.assert_allclose(vector, states[pieces].mean(0), atol=1e-5)
+            shared += not own
+        alone += sum(not places for places in letters[1:-1])
+    if folder.name == "a-roberta":
+        assert shared and alone, "no word shares a piece, or no token is white space: this proves nothing"
 
 
 def test_every_parameter_has_its_depth_and_the_frozen_ones_are_those_of_the_encoder(folder):

@@ -89,15 +89,39 @@ def test_words_begin_where_transformers_begins_them(both, words):
 
 def test_words_of_a_text_are_read_where_they_stand(both):
     ours, _ = both
-    text = "The patient's rate\tdon't stop.Go"
+    text = " \u00a0The patient's rate\tdon't\n\nstop.Go\u00a0on"
     spans = words_of(text)
     ((ids, first),) = ours.encode_words([(text, spans)])
     assert ids == ours.encode([text])[0] and first == sorted(first)
     (_, places), *_ = ours.encode_with_places([text])
-    for (start, end), at in zip(spans, first, strict=True):
-        assert places[at][0] <= start < max(places[at][1], start + 1) and places[at][0] < end
+    assert first == first_by_hand(text, spans, places)
     encoded = encode_words([(text, spans)], np.arange(len(spans)), ours, 8)
     assert sorted(encoded.item.tolist()) == list(range(len(spans))) and encoded.num_long == 1
+
+
+def first_by_hand(text, words, places):
+    """Of each word the first token that starts in it, else the last one that starts before; but no token of white space
+    other than a blank."""
+    found = []
+    numbered = [
+        (at, start) for at, (start, stop) in enumerate(places) if start < stop or not start or text[start - 1] == " "
+    ]
+    for begin, end in words:
+        inside = [at for at, start in numbered if begin <= start < end]
+        before = [at for at, start in numbered if start <= begin]
+        found.append((inside or before[-1:] or [0])[0])
+    return found
+
+
+@given(texts.filter(words_of))
+@settings(max_examples=40)
+def test_a_word_begins_with_no_tab_or_line_break(both, text):
+    ours, _ = both
+    spans = words_of(text)
+    ((ids, first),) = ours.encode_words([(text, spans)])
+    ((_, places),) = ours.encode_with_places([text])
+    if any(start < end for start, end in places):
+        assert first == first_by_hand(text, spans, places)
 
 
 def test_of_words_that_leave_nothing_something_is_read(both):
