@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 from data_prep.text.sources import Source
 
-from .inputs import ROWS_AT_ONCE, Form, begin, check_question, parts_of
+from .inputs import ROWS_AT_ONCE, Form, begin, check_question, longer_than, parts_of
 from .output import Output, asked_of
 from .rows import BadRows, Example
 from .settings import FinetuneError
@@ -140,9 +140,10 @@ def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) 
     names = [VECTOR] if settings.kind is None else [settings.kind, "start", "end", VECTORS]
     is_npy = settings.form == "npy"
     finish = partial(to_parquet, names=names) if settings.form == "parquet" else os.replace
-    bad, cosine, began = BadRows(settings.skip_bad_rows, "give such rows no vector"), RandomCosine(), time.monotonic()
+    bad, began = BadRows(settings.skip_bad_rows, "give such rows no vector"), time.monotonic()
     with Output(settings.out, asked_of(settings, sources), is_npy, finish) as output:
-        written, before = output.written, output.written.skipped
+        written, before = output.written, replace(output.written)
+        cosine = RandomCosine(written.num_vectors, written.vector_sum)
         writer = (
             NumpyFile(output.file, embedder.dimension, settings.dtype, written.rows)
             if is_npy
@@ -151,7 +152,10 @@ def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) 
         for rows, found in vectors(sources, settings, embedder, bad, cosine, written.rows):
             writer.write(rows, found)
             written.rows += len(rows)
-            written.skipped = before + bad.count
+            written.skipped = before.skipped + bad.count
+            written.num_long = before.num_long + embedder.num_long
+            if cosine.total is not None:
+                written.num_vectors, written.vector_sum = cosine.count, cosine.total.tolist()
             output.flush(written)
         writer.close()
     _tell(written, time.monotonic() - began, settings, embedder)
@@ -201,9 +205,8 @@ def _tell(written, seconds: float, settings: EmbedSettings, embedder) -> None:
         how = "np.isnan(vectors[:, 0])" if settings.form == "npy" else "null"
         skipped = f", {written.skipped:,} of them without a usable text ({how})"
     long = ""
-    if embedder.num_long:
-        how = "their beginning was read" if embedder.long_text == "head" else "read in windows"
-        long = f", {embedder.num_long:,} longer than {embedder.sequence_length} tokens ({how})"
+    if written.num_long:
+        long = f", {written.num_long:,} {longer_than(embedder.sequence_length, embedder.long_text)}"
     what = _facts(embedder)
     if settings.kind is not None:
         what = f"one for each of their {settings.kind}, {embedder.dimension} numbers of layer {embedder.layer}"

@@ -13,10 +13,12 @@ from data_prep.text.sources import Source, resolve
 
 from .output import check_output
 from .rows import BadRows, Columns, Example, Labels, example_of, find_columns, rows_of
-from .settings import FinetuneError
+from .settings import FinetuneError, LongText
 
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.
 ROWS_AT_ONCE = 1024
+
+_READ = {"head": "their beginning was read", "head-tail": "beginning and end were read", "windows": "read in windows"}
 
 Form = Literal["txt", "jsonl", "csv", "tsv", "conll"]
 Part = list[tuple[dict[str, Any], Example | None]]
@@ -89,6 +91,11 @@ def input_sources(settings: Question) -> list[Source]:
             raise FinetuneError("what was given is no file: give one of texts, or pipe a text (echo ... |)")
         return resolve(settings.file, labelled=True)[0]
     return [Source("standard input", "/dev/stdin", settings.input_format or "txt")]
+
+
+def longer_than(length: int, long_text: LongText, more: str = "") -> str:
+    """What texts are of more tokens than the model reads at once, and what became of them."""
+    return f"longer than {length} tokens ({_READ[long_text]}{more})"
 
 
 def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -38,6 +38,13 @@ class Written:
     predictions: int = 0
     columns: list[str] | None = None
     """Of a CSV."""
+    num_long: int = 0
+    """Texts that were longer than the model reads at once."""
+    num_cut: int = 0
+    """Tokens that were not read."""
+    num_vectors: int = 0
+    vector_sum: list[float] | None = None
+    """Of unit vectors (see `RandomCosine`)."""
 
 
 class Output:
@@ -155,7 +162,7 @@ def asked_of(settings: Any, sources: Sequence[Source]) -> dict[str, Any] | None:
     if any(source.written is None for source in sources):
         return None
     files = [[os.path.realpath(source.path), source.size, source.written] for source in sources]
-    kinds, own = (".json", ".safetensors", ".bin", ".txt"), f"{Path(settings.out or '').name}.part.json"
+    kinds, own = (".json", ".safetensors", ".bin", ".txt", ".model"), f"{Path(settings.out or '').name}.part.json"
     model = sorted(
         [path.relative_to(settings.model).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
         for path in Path(settings.model).rglob("*")

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -15,13 +15,10 @@ from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 from data_prep.text.sources import Source
 
-from .inputs import ROWS_AT_ONCE, Form, begin, check_question, parts_of
+from .inputs import ROWS_AT_ONCE, Form, begin, check_question, longer_than, parts_of
 from .output import Output, Written, asked_of
 from .rows import BadRows, Example
 from .settings import FinetuneError
-
-# What became of texts that are longer than the model reads.
-_READ = {"head": "their beginning was read", "head-tail": "beginning and end were read", "windows": "read in windows"}
 
 
 @dataclass(frozen=True)
@@ -77,24 +74,28 @@ def run(settings: PredictSettings) -> None:
     bad = BadRows(settings.skip_bad_rows, "give such rows an empty label")
     began = time.monotonic()
     with Output(settings.out, asked_of(settings, sources)) as output:
-        written, before = output.written, output.written.skipped
+        written, before = output.written, replace(output.written)
         writer = Writer(output.file, form, predictor.task, written)
         for found in predictions(sources, settings, predictor, bad, written.rows):
             writer.write(found)
-            written.skipped = before + bad.count
+            written.skipped = before.skipped + bad.count
+            written.num_long = before.num_long + predictor.num_long
+            written.num_cut = before.num_cut + predictor.num_cut
             output.flush(written)
         writer.close()
     skipped = f", {written.skipped:,} of them without a usable text" if written.skipped else ""
-    print(f"{written.rows:,} rows{skipped}{_long(predictor)}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+    print(
+        f"{written.rows:,} rows{skipped}{_long(written, predictor)}, {time.monotonic() - began:.1f} s", file=sys.stderr
+    )
 
 
-def _long(predictor) -> str:
+def _long(written: Written, predictor) -> str:
     """How many texts were longer than the model reads at once, and what was read of them."""
-    if not predictor.num_long:
+    if not written.num_long:
         return ""
-    length, how, cut = predictor.facts.sequence_length, predictor.facts.long_text, predictor.num_cut
+    length, how, cut = predictor.facts.sequence_length, predictor.facts.long_text, written.num_cut
     of_cut = f"; {cut:,} tokens of questions or second texts were cut" if cut and how == "windows" else ""
-    return f", {predictor.num_long:,} longer than {length} tokens ({_READ[how]}{of_cut})"
+    return f", {written.num_long:,} {longer_than(length, how, of_cut)}"
 
 
 def predictions(sources: Sequence[Source], settings: PredictSettings, predictor, bad: BadRows, done: int = 0):

@@ -13,7 +13,7 @@ from data_prep.console.options import POSITIONAL
 from data_prep.text.cells import whole_characters
 from data_prep.text.sources import Source
 
-from .inputs import ROWS_AT_ONCE, begin, check_question, parts_of
+from .inputs import ROWS_AT_ONCE, begin, check_question, longer_than, parts_of
 from .rows import BadRows
 from .settings import FinetuneError
 
@@ -90,24 +90,34 @@ def run(settings: SearchSettings) -> None:
     sources = begin(settings, SearchSettings.model, "pretrain.run")
     embedder = Embedder(settings.model, settings.device, settings.precision, normalize=True)
     bad = BadRows(settings.skip_bad_rows, "pass over such rows")
-    for query, found in zip(settings.query, nearest(settings, sources, embedder, bad), strict=True):
+    queries = embedder.of_texts([whole_characters(query) for query in settings.query])  # [Q, H]
+    num_long = embedder.num_long
+    for query, found in zip(settings.query, nearest(settings, sources, embedder, queries, bad), strict=True):
         if len(settings.query) > 1:
             print(f"\n{_one_line(query)}" if settings.show_text == "yes" else "")
         for each in found:
             text = f"  {_one_line(each.text)}" if settings.show_text == "yes" else ""
             print(f"{each.cosine:6.3f}  {each.place}{text}")
+    counts = {"to look for": num_long, "of the file": embedder.num_long - num_long}
+    if long := [f"{count:,} text{'s' * (count != 1)} {which}" for which, count in counts.items() if count]:
+        what = longer_than(embedder.sequence_length, embedder.long_text)
+        print(f"{' and '.join(long)}: {what}", file=sys.stderr)
     if bad.count:
         print(f"{bad.count:,} rows without a usable text were passed over", file=sys.stderr)
 
 
-def nearest(settings: SearchSettings, sources: Sequence[Source], embedder, bad: BadRows) -> list[list[Found]]:
+def nearest(
+    settings: SearchSettings, sources: Sequence[Source], embedder, queries: np.ndarray, bad: BadRows
+) -> list[list[Found]]:
     """Of each query the texts with the largest cosines, the nearest first. Memory does not grow with the file.
+
+    Args:
+        queries: their unit vectors [Q, H].
 
     Raises:
         FinetuneError: the file has no usable text.
     """
-    queries = embedder.of_texts([whole_characters(text) for text in settings.query])  # [Q, H]
-    best: list[list[Found]] = [[] for _ in settings.query]
+    best: list[list[Found]] = [[] for _ in queries]
     for places, texts, first in _texts(settings, sources, embedder, bad):
         # What is computed beside a text changes the last digits of its cosine. Rounded, those of equal texts are equal,
         # unless they lie on both sides of a border of rounding.

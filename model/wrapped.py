@@ -234,8 +234,8 @@ def refusal(folder: Path) -> str:
     kind = read_config_values(folder).get("model_type")
     return (
         f"{folder} is a model of the type {kind!r}, which can be fine-tuned, compared, asked for its labels and for "
-        "vectors here (finetune.run, finetune.predict, finetune.embed), but not pretrained, taught similarity or asked "
-        "for masked words; give a BERT for that."
+        "vectors here (finetune.run, finetune.predict, finetune.embed, finetune.search), but not pretrained, taught "
+        "similarity or asked for masked words; give a BERT for that."
     )
 
 

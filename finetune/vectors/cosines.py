@@ -1,6 +1,7 @@
 """Cosines of vectors: of pairs of texts, of texts at random, and at which place a text finds the one that belongs to
 it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,28 @@ COSINE, RANK, LOSS, OTHERS = range(4)
 
 
 class RandomCosine:
-    """The mean cosine of all pairs of different texts: of unit vectors, by the length of their sum."""
+    """The mean cosine of all pairs of different texts: of unit vectors, by the length of their sum.
 
-    def __init__(self) -> None:
-        self.count, self._sum = 0, 0.0
+    Args:
+        count, total: vectors that were taken in before, and the sum of their unit vectors: [H].
+    """
+
+    def __init__(self, count: int = 0, total: Sequence[float] | None = None) -> None:
+        self.count = count
+        self.total: np.ndarray | None = None if total is None else np.array(total, dtype=np.float64)
 
     def add(self, vectors: np.ndarray) -> None:
         """Take in [n, H]."""
         wide = vectors.astype(np.float64)
-        self._sum = self._sum + (wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)).sum(0)
+        added = (wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)).sum(0)
+        self.total = added if self.total is None else self.total + added
         self.count += len(vectors)
 
     def mean(self) -> float | None:
         """None for less than two texts."""
         if self.count < 2:
             return None
-        return float((np.sum(self._sum**2) - self.count) / (self.count * (self.count - 1)))
+        return float((np.sum(self.total**2) - self.count) / (self.count * (self.count - 1)))
 
 
 def of_pairs(first: Any, second: Any, texts: np.ndarray, is_ranked: bool) -> np.ndarray:

@@ -202,6 +202,7 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 10)
     monkeypatch.setattr(module, "ROWS_OF_PARTS", 10)
     rows[17]["text"] = ""
+    rows[3]["text"] = rows[25]["text"] = "the heart " * 60
     file = write_rows(rows)
 
     def given(name):
@@ -215,6 +216,7 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(
         ]
 
     assert main(given("whole")) == 0
+    expected = capsys.readouterr().err
     method = "of_parts" if options == ["--words"] else "of_texts"
     asked, real = [], getattr(Embedder, method)
 
@@ -228,8 +230,16 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(
     assert main(given("out")) == 130
     out = tmp_path / f"out.{form}"
     assert not out.exists() and (tmp_path / f"out.{form}.part").exists()
+    capsys.readouterr()
     assert main(given("out")) == 0
-    assert "going on after row 20" in capsys.readouterr().err and sum(asked[3:]) == ROWS - 20
+    first, *sentences = capsys.readouterr().err.splitlines()
+    assert first.startswith("going on after row 20") and sum(asked[3:]) == ROWS - 20
+    # What is said is of all rows, not of those that were left.
+    assert "35 rows, 1 of them without a usable text" in expected and ", 2 longer than 48 tokens" in expected
+    assert [re.sub(r"\d+\.\d s", "", line) for line in sentences] == [
+        re.sub(r"\d+\.\d s", "", line) for line in expected.splitlines()
+    ]
+    assert len(sentences) == (1 if options == ["--words"] else 2)
     assert out.read_bytes() == (tmp_path / f"whole.{form}").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"out.{form}", "train.jsonl", f"whole.{form}"]
 

@@ -6,6 +6,9 @@ import shutil
 import pytest
 
 from finetune import predict as predicting
+from finetune.inputs import input_sources
+from finetune.output import asked_of
+from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.predictor import Facts, Predictor
 from model import BertConfig, BertForTokenClassification
@@ -31,6 +34,7 @@ def tagger(small_tokenizer, tmp_path_factory):
 def rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     lines = [{"text": f"the heart rate {number}" if number != 17 else "", "n": number} for number in range(ROWS)]
+    lines[3]["text"] = lines[25]["text"] = "the heart " * 60
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -48,6 +52,7 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(tagger, rows, tmp_pat
         return [str(rows), f"--model={tagger}", f"--format={form}", f"--out={path}", "--device=cpu", "--skip-bad-rows"]
 
     assert predict(given(whole)) == 0
+    assert "35 rows, 1 of them without a usable text, 2 longer than 48 tokens" in capsys.readouterr().err
     asked, outputs = [], Predictor.outputs
 
     def counted(self, examples):
@@ -60,7 +65,9 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(tagger, rows, tmp_pat
     assert predict(given(out)) == 130
     assert not out.exists() and (tmp_path / "out.part").exists()
     assert predict(given(out)) == 0
-    assert "going on after row 20" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "going on after row 20" in said
+    assert "35 rows, 1 of them without a usable text, 2 longer than 48 tokens" in said
     assert out.read_bytes() == whole.read_bytes() and sum(asked[3:]) == ROWS - 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl", "whole"]
 
@@ -140,3 +147,16 @@ def test_a_mistake_in_a_row_leaves_nothing(tagger, rows, tmp_path, monkeypatch):
     out = tmp_path / "out.jsonl"
     assert predict([str(rows), f"--model={tagger}", f"--out={out}", "--device=cpu"]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "spm.model", "sentencepiece.bpe.model"])
+def test_another_model_or_tokenizer_is_another_question(tmp_path, rows, name):
+    """By the size and the time of the files that decide what is computed."""
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "model" / name
+    file.write_text("one")
+    settings = PredictSettings((str(rows),), str(tmp_path / "model"))
+    before = asked_of(settings, input_sources(settings))
+    assert asked_of(settings, input_sources(settings)) == before
+    file.write_text("another")
+    assert asked_of(settings, input_sources(settings)) != before

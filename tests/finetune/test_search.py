@@ -27,7 +27,7 @@ def test_the_nearest_are_those_of_all_cosines(encoder, file, monkeypatch, at_onc
     monkeypatch.setattr(search, "ROWS_AT_ONCE", at_once)
     embedder = Embedder(encoder, normalize=True)
     settings = SearchSettings(QUERIES, file, str(encoder), nearest=5)
-    found = nearest(settings, input_sources(settings), embedder, BadRows(False))
+    found = nearest(settings, input_sources(settings), embedder, embedder.embed(QUERIES), BadRows(False))
     cosines = embedder.embed(QUERIES) @ embedder.embed(TEXTS).T
     for of_query, row in zip(found, cosines, strict=True):
         best = np.argsort(-np.round(row, 5), kind="stable")[:5]
@@ -59,6 +59,25 @@ def test_nothing_of_a_file_is_shown_where_that_is_forbidden(encoder, write_rows,
     assert main([*given, "--text-column=zorblatt", "--show-text=no"]) == 0
     assert "unusual.jsonl:1" in capsys.readouterr().out
     assert main(given) == 0
+
+
+def test_an_encoder_of_another_family_is_searched_with(other_encoder, write_rows, capsys):
+    rows = [{"text": "number 7"}, {"text": "the heart rate"}]
+    given = [f"--model={other_encoder('distilbert')}", f"--texts={write_rows(rows)}", "--nearest=1", "--device=cpu"]
+    assert main(["the heart  rate", *given]) == 0
+    assert capsys.readouterr().out == " 1.000  train.jsonl:2  the heart rate\n"
+
+
+def test_texts_that_are_not_read_to_their_end_are_counted(encoder, write_rows, capsys):
+    rows = [{"text": "the heart " * count} for count in (1, 60, 90)]
+    given = [f"--model={encoder}", f"--texts={write_rows(rows)}", "--device=cpu"]
+    assert main(["heart", "rate " * 70, *given]) == 0
+    said = "1 text to look for and 2 texts of the file: longer than 48 tokens (their beginning was read)\n"
+    assert capsys.readouterr().err == said
+    assert main(["heart", *given]) == 0
+    assert capsys.readouterr().err == said.partition(" and ")[2]
+    assert main(["heart", *given[:1], f"--texts={write_rows(rows[:1], 'short.jsonl')}", "--device=cpu"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_half_a_character_in_a_query_is_one_that_is_not_known(encoder, file, capsys):
