@@ -56,6 +56,22 @@ def _numbered(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(max(whole, key=len, default=[]))
 
 
+def first_number_of(sample: Sequence[Mapping[str, Any]], columns: Sequence[str], label: str | None) -> int:
+    """The number of the first choice in a column of labels: that of its column, "option1", or 0.
+
+    PIQA and COPA have columns from 1 and count from 0 all the same, so it is 0 too where a row says 0.
+
+    Args:
+        sample: the first rows.
+        columns: the one with a list, or one for each choice.
+    """
+    match = _ONE_OF_SEVERAL.fullmatch(columns[0].lower()) if len(columns) > 1 else None
+    if label is None or match is None or not match[2].isdigit():
+        return 0
+    says_0 = any(str(row.get(label)).strip() in ("0", "0.0") for row in sample)
+    return 0 if says_0 else int(match[2])
+
+
 # --- rows
 
 
@@ -90,11 +106,11 @@ def choices_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[str
     names: list[str] = []
     if len(columns) > 1:
         found = [row.get(column) for column in columns]
-        while found and _is_missing(found[-1]):
+        while found and is_missing(found[-1]):
             found.pop()
     else:
         value = row.get(columns[0])
-        parsed = ([], []) if _is_missing(value) else _parsed(value)
+        parsed = ([], []) if is_missing(value) else _parsed(value)
         if parsed is None:
             raise ValueError(f"has {_kind(value)} in {listed(columns)} where a list of choices should be")
         found, names = parsed
@@ -110,14 +126,15 @@ def choices_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[str
 
 
 def _choice(value: Any, where: str) -> str:
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError(f"has an empty choice {where}")
     if not isinstance(value, str):
         raise ValueError(f"has {kind_of(value)} {where}, which is not text")
     return whole_characters(value)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: None, white space, or NaN."""
     return value is None or (isinstance(value, str) and not value.strip()) or (
         isinstance(value, float) and math.isnan(value)
     )  # fmt: skip
@@ -127,19 +144,19 @@ def _kind(value: Any) -> str:
     return "a text" if isinstance(value, str) else kind_of(value)
 
 
-def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[str]) -> int:
+def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[str], first_number: int = 0) -> int:
     """The place of the right choice, from 0.
 
     Args:
-        value: what the row says of it: its name where choices have names, its number from 0, its letter from A, or its
-            text.
+        value: what the row says of it: its name where choices have names, its number, its letter from A, or its text.
         column: where that stands.
         texts, names: see `choices_of`.
+        first_number: that of the first choice.
 
     Raises:
         ValueError: with what is wrong with it.
     """
-    if _is_missing(value):
+    if is_missing(value):
         raise ValueError(f'has no "{column}"')
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -149,17 +166,19 @@ def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[
     if label in names:
         return names.index(label)
     number = int(label) if re.fullmatch(r"[+-]?\d{1,9}", label) else None
+    place = None if number is None else number - first_number
     if isinstance(value, int):
-        found = {number}
+        found = {place}
     else:
         is_letter = not names and len(label) == 1 and label.isascii() and label.isalpha()
-        found = {number, ord(label.upper()) - ord("A") if is_letter else None}
+        found = {place, ord(label.upper()) - ord("A") if is_letter else None}
         found |= {place for place, text in enumerate(texts) if " ".join(text.split()) == label}
     possible = {place for place in found if place is not None and 0 <= place < len(texts)}
     if len(possible) > 1:
         raise ValueError(f'has a "{column}" that is the number or letter of one choice and the text of another')
     if not possible and number is not None:
-        raise ValueError(f"has the {column} {number} and {len(texts)} choices, which are counted from 0")
+        raise ValueError(f"has the {column} {number} and {len(texts)} choices, which are counted from "
+                         f"{first_number}")  # fmt: skip
     if not possible:
         raise ValueError(f'has a "{column}" that is none of its {len(texts)} choices')
     return possible.pop()

@@ -91,6 +91,10 @@ class Labels(Protocol):
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Names of the column of texts, the most usual first."""
 
+    def first_number(self, sample: Sequence[Mapping[str, Any]], choices: Sequence[str], label: str | None) -> int:
+        """The number of the first choice in the column of labels."""
+        return 0
+
     def settled(self, columns: "Columns") -> "Columns":
         """The columns that were found as the task reads them."""
         return columns
@@ -110,11 +114,14 @@ class Columns:
     part: str | None = None
     choices: tuple[str, ...] = ()
     """One with lists, or one for each choice."""
+    first_number: int = 0
+    """Of the choices, where labels are numbers."""
 
     def __str__(self) -> str:
         texts = " and ".join(f'"{name}"' for name in self.texts)
         others = [("labels", self.label), ("groups", self.group), ("parts", self.part)]
         choices = f", choices in {listed(self.choices)}" if self.choices else ""
+        choices += f", numbered from {self.first_number}" if self.first_number else ""
         return f"texts in {texts}{choices}" + "".join(f', {what} in "{name}"' for what, name in others if name)
 
     def named(self) -> list[str]:
@@ -234,7 +241,7 @@ def find_columns(
     if not texts and not task.needs_pairs:
         texts = _text_columns(task, path, sample, others, label, show_text)
     _check_number(task, path, texts, shown)
-    return task.settled(Columns(texts, label, group, part, choices))
+    return task.settled(Columns(texts, label, group, part, choices, task.first_number(sample, choices, label)))
 
 
 def _check_named(path: str, given: Iterable[tuple[str, str | None]], names: Sequence[str], shown: str) -> None:

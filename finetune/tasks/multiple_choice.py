@@ -19,7 +19,15 @@ from pretrain.engine.step import Objective
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..choice_metrics import chance, choice_scores, choice_scores_of_draws, length, similarity
-from ..choices import choices_of, columns_of_lists, encode_choices, right_choice, usual_choices
+from ..choices import (
+    choices_of,
+    columns_of_lists,
+    encode_choices,
+    first_number_of,
+    is_missing,
+    right_choice,
+    usual_choices,
+)
 from ..collapse import Collapse, where_no_better
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
@@ -78,6 +86,10 @@ class MultipleChoice(Task):
             return (self.column,)
         return usual_choices(sample, names) or ((lists[0],) if len(lists) == 1 else None)
 
+    def first_number(self, sample: Sequence[Mapping[str, Any]], choices: Sequence[str], label: str | None) -> int:
+        """See `first_number_of`."""
+        return first_number_of(sample, choices, label)
+
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
         """A row with its choices; its second text, which may be empty, is the beginning of each of them.
 
@@ -91,12 +103,12 @@ class MultipleChoice(Task):
             )
         text = text_of(row, columns.texts[0])
         beginning = None
-        if len(columns.texts) > 1 and str(row.get(columns.texts[1]) or "").strip():
+        if len(columns.texts) > 1 and not is_missing(row.get(columns.texts[1])):
             beginning = text_of(row, columns.texts[1])
         choices, names = choices_of(row, columns.choices)
         label = None
         if columns.label is not None:
-            label = right_choice(row.get(columns.label), columns.label, choices, names)
+            label = right_choice(row.get(columns.label), columns.label, choices, names, columns.first_number)
         return Example(place, text, beginning, label, choices=tuple(choices))
 
     def label_of(self, row: Mapping[str, Any], column: str) -> Any:

@@ -107,8 +107,9 @@ def test_the_right_choice_is_known_by_name_number_letter_or_text(choices, label,
 
 
 def test_of_columns_the_last_ones_may_be_empty_and_so_may_the_beginning():
-    row = {"sent1": "q", "sent2": "", "ending0": "a", "ending1": "b", "ending2": "", "label": 1}
-    assert TASK.example("x:1", row, SWAG) == Example("x:1", "q", None, 1, choices=("a", "b"))
+    row = {"sent1": "q", "ending0": "a", "ending1": "b", "ending2": "", "label": 1}
+    for nothing in ({}, {"sent2": ""}, {"sent2": " "}, {"sent2": None}, {"sent2": float("nan")}):
+        assert TASK.example("x:1", row | nothing, SWAG) == Example("x:1", "q", None, 1, choices=("a", "b"))
 
 
 def test_columns_of_choices_are_told_by_their_names():
@@ -184,6 +185,37 @@ def test_what_lacks_choices_is_one_sentence(write_rows, make_rows):
         read_dataset(FinetuneSettings(train=write_rows(make_rows(30)), task="multiple-choice"))
     with pytest.raises(FinetuneError, match="x:1 is a line of text and has no choices: give .jsonl"):
         TASK.example("x:1", {"text": "a"}, Columns(("text",), None))
+
+
+WINOGRANDE = [{"sentence": f"rate {n}", "option1": f"a{n}", "option2": f"b{n}", "answer": str(1 + n % 3 // 2)}
+              for n in range(60)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "first_number"), [
+    (lambda row: row, 1),
+    (lambda row: row | {"answer": int(row["answer"])}, 1),
+    # Columns from 1 and labels from 0, as in PIQA.
+    (lambda row: row | {"answer": int(row["answer"]) - 1}, 0),
+    (lambda row: row | {"answer": row["option" + row["answer"]]}, 1),
+    (lambda row: row | {"answer": "AB"[int(row["answer"]) - 1]}, 1),
+    (lambda row: {name.replace("option", "option_").replace("_1", "_0").replace("_2", "_1"): value
+                  for name, value in row.items()} | {"answer": int(row["answer"]) - 1}, 0),
+])  # fmt: skip
+def test_labels_are_the_numbers_of_columns_that_begin_with_1(write_rows, capsys, change, first_number):
+    file = write_rows([change(row) for row in WINOGRANDE])
+    train = read_dataset(FinetuneSettings(train=file, task="multiple-choice", skip_bad_rows=True)).train
+    right = {row["sentence"]: row["option" + row["answer"]] for row in WINOGRANDE}
+    assert {row.text: row.answer for row in train}.items() <= right.items() and len({row.label for row in train}) == 2
+    said = capsys.readouterr().out
+    assert ("numbered from 1" in said) == bool(first_number) and "counted from" not in said
+
+
+def test_a_number_that_no_column_has_is_said():
+    columns = Columns(("sentence",), "answer", choices=("option1", "option2"), first_number=1)
+    assert TASK.example("x:1", WINOGRANDE[0] | {"answer": "2"}, columns).label == 1
+    for number in (0, 3):
+        with pytest.raises(ValueError, match=f"the answer {number} and 2 choices, which are counted from 1"):
+            TASK.example("x:1", WINOGRANDE[0] | {"answer": number}, columns)
 
 
 def test_numbers_that_count_from_1_are_noticed(write_rows, capsys):
