@@ -366,6 +366,9 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
     for option, is_given in of_head.items():
         if is_given:
             raise FinetuneError(f"{option} is of a head, which a model for similarity lacks: leave it out")
+    if learned != SCORES and settings.batch_size == 1:
+        raise FinetuneError("--batch-size 1 has no other text that one is told from, and teaches nothing: give 2 or "
+                            "more")  # fmt: skip
     if learned != TEXTS:
         return
     if settings.label_column is not None:

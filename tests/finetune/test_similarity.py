@@ -131,10 +131,16 @@ def test_of_texts_alone_the_halves_are_sought(write_rows, capsys):
     (PAIRS, {"hidden_layers": 1}, "--hidden-layers is of a head, which a model for similarity lacks"),
     (PAIRS, {"freeze_encoder": True}, "--freeze-encoder is of a head"),
     (SCORES, {"unfreeze": 0.5}, "--unfreeze is of a head"),
+    (TEXTS, {"batch_size": 1}, "--batch-size 1 has no other text that one is told from"),
+    (PAIRS, {"batch_size": 1}, "--batch-size 1 has no other text that one is told from"),
 ])  # fmt: skip
 def test_options_that_do_not_act_are_refused(write_rows, kind, given, sentence):
     with pytest.raises(FinetuneError, match=re.escape(sentence)):
         read(write_rows, ROWS[kind](40), **given)
+
+
+def test_scores_are_learned_one_by_one_too(write_rows):
+    assert read(write_rows, scored_of(40), batch_size=1).task.default_metric == "spearman"
 
 
 @pytest.mark.parametrize(("option", "sentence"), [
@@ -306,7 +312,7 @@ def test_sentence_transformers_gives_the_same_vectors(finished, capsys):
     out, _ = finished(PAIRS, capsys)
     texts = [row["document"] for row in pairs_of(20)] + ["heart " * 100, "\u200b"]
     theirs = sentence_transformers.SentenceTransformer(str(out / "final"), device="cpu", local_files_only=True)
-    assert np.abs(Embedder(out / "final").embed(texts[:-1]) - theirs.encode(texts[:-1])).max() < 1e-5
+    assert np.abs(Embedder(out / "final").embed(texts) - theirs.encode(texts)).max() < 1e-5
 
 
 def test_what_seeds_and_doubts_would_be_of_is_refused(finished, capsys, tmp_path):
