@@ -64,7 +64,11 @@ class WrappedConfig(BertConfig):
             if values.get(name):
                 raise ModelError(f"{name} is set, and only encoders of plain numbers are read; use a model without it.")
         theirs = _theirs(values)
-        first = theirs.pad_token_id + 1 if theirs.model_type in _COUNTED_FROM_PADDING else 0
+        first = 0
+        if theirs.model_type in _COUNTED_FROM_PADDING:
+            if not isinstance(theirs.pad_token_id, int):
+                raise ModelError("pad_token_id is no number, and positions are counted from it; copy the file again.")
+            first = theirs.pad_token_id + 1
         return cls(
             values=values,
             vocab_size=theirs.vocab_size,

@@ -287,7 +287,7 @@ def opened(folder):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"num_hidden_layers": 3}, "lacks"), ({"num_hidden_layers": 1}, "more than"), ({"hidden_size": 64}, "lacks"),
     ({"is_decoder": True}, "is_decoder"), ({"quantization_config": {"a": 1}}, "quantization_config"),
-    ({"hidden_size": "many"}, "hidden_size"),
+    ({"hidden_size": "many"}, "hidden_size"), ({"pad_token_id": None}, "pad_token_id is no number, and positions"),
 ])  # fmt: skip
 def test_a_config_that_does_not_fit_is_refused(copied, changes, words):
     with pytest.raises(ModelError, match=words):
