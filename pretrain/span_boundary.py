@@ -248,7 +248,7 @@ class SpanBoundaryObjective(PretrainingObjective):
         masked, beside = hidden.split([len(with_spans.masked_positions), len(spans.boundaries)])
         left, right = beside.index_select(0, spans.left), beside.index_select(0, spans.right)  # [B, H]
         return SpanScores(
-            model.mlm_head(masked, embedding, entries) if with_spans is batch else super().scores(model, batch).words,
+            model.word_scores(masked, entries) if with_spans is batch else super().scores(model, batch).words,
             pair=None,
             spans=model.span_boundary_head(left, right, spans.offset, embedding, entries),
         )
