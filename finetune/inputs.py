@@ -58,8 +58,7 @@ def check_question(settings: Question) -> None:
 
 
 def begin(settings: Question, default_model: str, made_by: str) -> list[Source]:
-    """The files to read, where all that was given can be read and written; from here on torch computes with the usual
-    threads.
+    """Check what was given, set the threads of torch, and return the files to read.
 
     Args:
         default_model: the folder of the model where none is given.

@@ -65,8 +65,8 @@ def run(settings: PredictSettings) -> None:
     """`python -m finetune.predict`. Torch is imported only now, so that --help and bad arguments answer at once."""
     from .predictor import Ensemble, Predictor
 
-    form = output_format(settings)
     sources = begin(settings, PredictSettings.model, "finetune.run")
+    form = output_format(settings)
     made = Ensemble if settings.ensemble else Predictor
     predictor = made(settings.model, settings.device, settings.precision)
     if form not in ("jsonl", "csv", *predictor.task.forms):

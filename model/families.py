@@ -149,6 +149,16 @@ def masked_lm_folder(folder: str | Path) -> Path:
     return inside if (inside / CONFIG_FILE).is_file() else Path(folder)
 
 
+def has_mlm_head(folder: str | Path) -> bool:
+    """Whether a model folder has values for an MLM head, by their names; true of a family with another model for that.
+    Raises ModelError if the weights cannot be opened."""
+    family = family_of(folder)
+    if family.masked_lm_folder:
+        return True
+    names = family.masked_lm.names
+    return names.of("mlm_head.dense.weight")[0] in open_weights(Path(folder), names.prefix).shapes
+
+
 def read_pretrainable(folder: str | Path) -> BertConfig:
     """The same of a model that can be pretrained further; raises ModelError for another one too: one that transformers
     computes, and the generator of an ELECTRA, which is pretrained with its discriminator."""

@@ -26,7 +26,7 @@ from .engine.step import Learner, step
 from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
-from .pretraining import Phase, base_config, make_phases, with_batch_size
+from .pretraining import Phase, base_model, make_phases, with_batch_size
 from .report import busy, too_large, too_short
 from .resolve import resolve
 from .settings import PretrainSettings
@@ -39,7 +39,7 @@ SEARCHED = 8
 
 def dry_run(settings: PretrainSettings) -> None:
     """Print the plan of a run. Everything is written to a temporary folder that is removed again."""
-    settings = resolve(settings, base_config(settings))
+    settings = resolve(settings, *base_model(settings))
     torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
         prepared, share = _sample(settings, folder)

@@ -15,7 +15,7 @@ from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
 from model import BertConfig, BertForPreTraining
-from model.families import read_pretrainable
+from model.families import has_mlm_head, read_pretrainable
 
 from .batches import BatchMaker, ExampleStream
 from .build import make_data, make_model, open_checkpoint, require_same_objective
@@ -64,11 +64,12 @@ def pretrain(settings: PretrainSettings, objective: ObjectiveMaker = make_object
 def resolved(settings: PretrainSettings, out: Path) -> PretrainSettings:
     """The settings without `auto`, those of the run found in `out` included."""
     settings = as_before(settings, out, MAY_DIFFER, unused, EARLIER) or settings
-    return resolve(settings, base_config(settings))
+    return resolve(settings, *base_model(settings))
 
 
-def base_config(settings: PretrainSettings) -> BertConfig | None:
-    """The config of the model to start from, None for a fresh one; a teacher is looked at too.
+def base_model(settings: PretrainSettings) -> tuple[BertConfig | None, bool]:
+    """The config of the model to start from, None for a fresh one, and whether it has an MLM head; a teacher is looked
+    at too.
 
     Raises:
         PretrainError, PrepError: one of the two is no model, or they do not fit each other (see `check_teacher`).
@@ -77,9 +78,10 @@ def base_config(settings: PretrainSettings) -> BertConfig | None:
         start, teacher = (
             None if folder is None else read_pretrainable(folder) for folder in (settings.starts_from, settings.teacher)
         )
+        has_head = settings.starts_from is None or has_mlm_head(settings.starts_from)
     if teacher is not None:
         check_teacher(settings, teacher, start)
-    return start
+    return start, has_head
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:

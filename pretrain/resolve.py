@@ -17,6 +17,9 @@ from .engine.stage import for_device
 from .layers import kept_layers
 from .settings import FIXED, USUAL, PretrainSettings
 
+# Peak learning rates of models to continue, as shares of that of a fresh one (docs/how_much.md): a whole model, and one
+# whose MLM head is new, as that of an encoder for vectors.
+CONTINUED, WITH_NEW_HEAD = 0.1, 0.4
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
 _FEW_STEPS = 300
 # From the start of the budget to its end (measured on CPUs, for micro: docs/tried.md).
@@ -44,11 +47,14 @@ def out_folder(settings: PretrainSettings) -> Path:
     return Path("runs") / (name or "corpus")
 
 
-def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> PretrainSettings:
+def resolve(
+    settings: PretrainSettings, config: BertConfig | None = None, has_mlm_head: bool = True
+) -> PretrainSettings:
     """Choose every `auto` that concerns training, but the batch size, for which the corpus must be known.
 
     Args:
         config: of the model to start from, if there is one.
+        has_mlm_head: whether that model has one.
 
     Raises:
         PretrainError: the device is not there, the preset is unknown, the model is not of the objective's family, or
@@ -71,23 +77,25 @@ def resolve(settings: PretrainSettings, config: BertConfig | None = None) -> Pre
     layers = settings.keep_layers
     if layers == "auto":
         layers = "half" if settings.init_from is None else "all"
-    is_whole = False
+    share = 1.0
     if config and settings.starts_from is not None:
         settings = replace(settings, keep_layers=layers)
         # One that has lost layers has more to learn (docs/relatives.md).
-        is_whole = len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers
+        if len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers:
+            share = CONTINUED if has_mlm_head else WITH_NEW_HEAD
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
-        "learning_rate": peak_learning_rate(optimizer, hidden_size, is_trained=is_whole),
+        "learning_rate": peak_learning_rate(optimizer, hidden_size, share),
         **for_device(device),
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
-    if is_whole and "learning_rate" in automatic:
-        say("The learning rate is a tenth of that of a fresh model (not measured: --learning-rate sets another).")
+    if share < 1 and "learning_rate" in automatic:
+        why = "as its MLM head is new" if share == WITH_NEW_HEAD else "as it has learned"
+        say(f"The learning rate is {share:g} of that of a fresh model, {why} (--learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
 

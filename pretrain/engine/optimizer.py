@@ -17,21 +17,15 @@ from .muon import Muon
 _PEAK = {"adamw": (1e-3, 0.75), "muon": (3.6e-3, 0.75)}
 # Learning rate of AdamW's part beside Muon's, as a share (measured).
 _REST_SHARE = 0.65
-# Of the peak of a fresh model, for one that continues (not measured).
-_TRAINED_SHARE = 0.1
 _BETA1, _EPSILON = 0.9, 1e-6
 # Less than this share of the budget before its time a layer begins: a sixth of six epochs may come out as 0.99999.
 _ROUNDING = 1e-9
 
 
-def peak_learning_rate(optimizer: str, hidden_size: int, is_trained: bool = False) -> float:
-    """The default peak: falls with the width of the model.
-
-    Args:
-        is_trained: the model continues from one that has learned, which the peak of a fresh one would undo.
-    """
+def peak_learning_rate(optimizer: str, hidden_size: int, share: float = 1.0) -> float:
+    """The default peak of a fresh model, which falls with the width, or a share of it."""
     at_256, exponent = _PEAK[optimizer]
-    return float(f"{at_256 * (256 / hidden_size) ** exponent * (_TRAINED_SHARE if is_trained else 1):.2g}")
+    return float(f"{at_256 * (256 / hidden_size) ** exponent * share:.2g}")
 
 
 def decayed(model: nn.Module) -> dict[str, Tensor]:

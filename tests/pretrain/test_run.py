@@ -303,17 +303,25 @@ def test_a_model_without_an_mlm_head_gets_one_that_knows_word_frequencies(prepar
     assert found["mlm_loss"] == pytest.approx(found["unigram_entropy"], abs=0.1)
 
 
-def test_a_model_that_has_learned_goes_on_at_a_tenth_of_the_rate_and_says_so(finished, prepared, tmp_path, capsys):
+def test_a_model_that_has_learned_goes_on_at_a_share_of_the_rate_and_says_so(finished, prepared, tmp_path, capsys):
+    """A smaller one where it has its MLM head."""
+    from transformers import BertModel
+
     def rate(name, *given):
         options = [a for a in arguments(prepared, tmp_path / name, budget="2steps") if "preset" not in a]
         assert main([*options, *given]) == 0
         settings = yaml.safe_load((tmp_path / name / "settings.yaml").read_text())
-        return settings["learning_rate"], "The learning rate is a tenth of that" in capsys.readouterr().out
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The learning rate is ")]
+        return settings["learning_rate"], "".join(said)
 
+    BertModel.from_pretrained(finished / "final").save_pretrained(tmp_path / "encoder")
+    prepared.tokenizer.save(tmp_path / "encoder", 64)
     going_on = f"--init-from={finished / 'final'}"
     (fresh, fresh_says), (found, says) = rate("fresh", "--preset=tiny"), rate("trained", going_on)
-    assert found == pytest.approx(fresh / 10, rel=0.05) and says and not fresh_says
-    assert rate("given", going_on, "--learning-rate=0.004") == (0.004, False)
+    assert found == pytest.approx(fresh / 10, rel=0.05) and "0.1 of that of a fresh model" in says and not fresh_says
+    found, says = rate("headless", f"--init-from={tmp_path / 'encoder'}")
+    assert found == pytest.approx(0.4 * fresh, rel=0.05) and "0.4 of that of a fresh model, as its MLM head is" in says
+    assert rate("given", going_on, "--learning-rate=0.004") == (0.004, "")
 
 
 def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeypatch):
