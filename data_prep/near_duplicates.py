@@ -7,9 +7,9 @@ near duplicates where the whole signatures agree enough. Signatures lie on disk;
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
-from datasketch import MinHash
 
 SIMILARITY = 0.5
 """Jaccard similarity of the windows of two documents, from which on they are near duplicates."""
@@ -30,7 +30,6 @@ _PAIRS_AT_ONCE = 1 << 12
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 # The parameters of the permutations are drawn from this seed, and are the same in all versions of the scheme.
 _SCHEME, _SEED = "affine32", 1
-_PERMUTATIONS = MinHash(NUM_PERMUTATIONS, seed=_SEED, scheme=_SCHEME).permutations
 
 
 def minhash(text: bytes) -> np.ndarray | None:
@@ -38,10 +37,21 @@ def minhash(text: bytes) -> np.ndarray | None:
     found = [values for values in sampled_windows(text) if len(values)]
     if sum(map(len, found)) < LEAST_WINDOWS:
         return None
-    made = MinHash(NUM_PERMUTATIONS, hashfunc=int, permutations=_PERMUTATIONS, scheme=_SCHEME)
+    # Slow to load, and needed by preparations alone.
+    from datasketch import MinHash
+
+    made = MinHash(NUM_PERMUTATIONS, hashfunc=int, permutations=_permutations(), scheme=_SCHEME)
     for values in found:
         made.update_batch(values.tolist())
     return made.hashvalues
+
+
+@cache
+def _permutations() -> tuple[np.ndarray, np.ndarray]:
+    """The parameters of the permutations."""
+    from datasketch import MinHash
+
+    return MinHash(NUM_PERMUTATIONS, seed=_SEED, scheme=_SCHEME).permutations
 
 
 def sampled_windows(text: bytes) -> Iterator[np.ndarray]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
-from joblib import cpu_count
 
 from .assembly import PARTS, assemble
 from .console import command_line
@@ -385,6 +384,8 @@ class Preparation:
     def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
         kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
         # As many as affinity and the quota of a container leave.
+        from joblib import cpu_count
+
         workers = self.prep.workers if isinstance(self.prep.workers, int) else cpu_count()
         own = executor is None
         executor = executor or process_pool(workers)

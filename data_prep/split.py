@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from .errors import PrepError
 from .examples.random_keys import keys
@@ -209,6 +207,10 @@ def _drop_beside_validation(role: np.ndarray, pairs: np.ndarray, num_validation:
 
 def _components(pairs: np.ndarray, count: int) -> np.ndarray:
     """Which of `count` documents pairs connect: the number of its component for each, int32 [count]."""
+    # Slow to load, and needed by preparations alone.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(pairs), dtype=bool), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
     return connected_components(graph, directed=False)[1]
 

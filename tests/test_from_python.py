@@ -202,6 +202,7 @@ def state() -> dict:
     }
 
 
+@pytest.mark.slow
 def test_calls_leave_the_process_as_they_found_it_and_may_be_repeated(owner, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(owner)
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
@@ -237,6 +238,7 @@ def test_calls_work_in_a_thread_that_is_not_the_main_one(owner, tmp_path):
     assert (run / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_the_stop_button_saves_and_the_same_call_goes_on(owner, tmp_path):
     out = tmp_path / "run"
     options = {"corpus": owner / "notes", "out": out, "budget": "60steps", "log_every": 1, **SMALL}

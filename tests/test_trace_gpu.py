@@ -16,8 +16,8 @@ from pretrain.engine.batches import moved
 from pretrain.objectives import bert_objective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-# A process that traces takes ten seconds.
-pytestmark = pytest.mark.slow
+# A process that traces takes ten seconds: one for each family.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("traces")]
 
 
 @pytest.fixture(scope="module")

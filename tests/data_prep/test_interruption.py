@@ -318,7 +318,7 @@ def num_waits(corpus, tmp_path_factory):
     return never - int(done.stdout.rpartition("left ")[2])
 
 
-@pytest.mark.parametrize("wait", [1, 3, 6, 20, 40, -1, 0])
+@pytest.mark.parametrize("wait", [1, 6, 40, -1, 0])
 def test_killed_at_any_wait_for_the_disk_it_ends_the_same(wait, corpus, tmp_path, undisturbed, num_waits):
     """The last two waits are for the manifest: for its bytes, before it has its name, and for its name."""
     is_last, out = wait == 0, tmp_path / "out"
@@ -345,7 +345,7 @@ mount -o remount,size=64m "$disk"
 """
 
 
-@pytest.mark.parametrize("kilobytes", [4, 24, 150])
+@pytest.mark.parametrize("kilobytes", [4, 150])
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(kilobytes, corpus, tmp_path, undisturbed):
     disk = tmp_path / "disk"
     disk.mkdir()

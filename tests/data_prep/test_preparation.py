@@ -230,7 +230,7 @@ def test_nothing_is_written_outside_the_folder(corpus, tmp_path, monkeypatch):
     [
         ("nsmc-ko/validation.jsonl.gz", "A document is a row", "A line is a", "가힣"),
         pytest.param(
-            "english-novels-a/validation.txt.gz",
+            "english-novels-a/train.txt.gz",
             "A document is a block between",
             "A line is a paragraph",
             "àÿ",

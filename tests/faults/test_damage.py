@@ -177,6 +177,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(job, finished, t
     assert not differences(out, finished)
 
 
+@pytest.mark.slow
 def test_a_damaged_best_checkpoint_does_not_become_the_result(finetune_job, tmp_path):
     """The best may be older than the newest, and is read only in the end."""
     out = tmp_path / "out"

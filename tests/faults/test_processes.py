@@ -32,6 +32,7 @@ def by_one(even_job, tmp_path_factory):
     return finish(even_job, tmp_path_factory.mktemp("by_one") / "out", Job.fork)
 
 
+@pytest.mark.slow
 def test_no_thread_of_a_world_is_left_when_it_is_left():
     """One that is left can abort a process that ends: once in ten times on a busy machine."""
     program = """

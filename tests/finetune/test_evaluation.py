@@ -287,6 +287,7 @@ def test_equal_texts_are_not_chosen_twice_while_others_are_there():
     assert chosen(unsure, [Example("", "...")] * 7, 2) == [0, 1]
 
 
+@pytest.mark.slow
 def test_labels_that_are_wrong_are_among_the_doubtful_rows(encoder, make_rows, tmp_path, one_thread):
     rows = make_rows(120)
     wrong = random.Random(1).sample(range(120), 8)

@@ -23,6 +23,7 @@ def test_the_grid_is_that_of_the_paper_at_the_rates_of_the_model(encoder):
     assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.6, 0.4], rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_best_of_the_grid_stays_and_the_run_goes_on(encoder, make_rows, write_rows, tmp_path, one_thread, capsys):
     out = tmp_path / "run"
     given = [f"--model={encoder}", f"--train={write_rows(make_rows(48))}", f"--out={out}", *OPTIONS]

@@ -117,6 +117,7 @@ def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path,
     assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
 
 
+@pytest.mark.slow
 def test_a_loss_that_stands_out_is_recorded_with_its_examples_and_ends_nothing(prepared, tmp_path, capsys):
     out = tmp_path / "run"
     every = {"evaluations": 1, "log-every": 1, "checkpoint-every": "10steps", "precision": "fp32"}

@@ -65,6 +65,7 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(prepared, tmp_path, ca
     assert "begun on cuda, which is not there" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for first, then, expected in (("1steps", "3steps", 1), ("2s", "3s", 2)):
@@ -85,6 +86,7 @@ def test_a_slow_machine_takes_half_as_many_examples_a_step_in_a_budget_of_time()
     assert automatic_batch_size("cpu", 800, seconds=1, speed=1) == 8
 
 
+@pytest.mark.slow
 def test_the_batch_size_of_a_slow_machine_is_chosen_once(prepared, tmp_path):
     out = tmp_path / "out"
     given = replace(settings(prepared, out, 1), batch_size="auto", examples=ExampleSettings(sequence_length=128))
