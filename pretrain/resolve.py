@@ -19,7 +19,7 @@ from .settings import FIXED, USUAL, PretrainSettings
 
 # Peak learning rates of models to continue, as shares of that of a fresh one (docs/how_much.md): a whole model, and one
 # whose MLM head is new, as that of an encoder for vectors.
-CONTINUED, WITH_NEW_HEAD = 0.1, 0.4
+CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
 _FEW_STEPS = 300
 # From the start of the budget to its end (measured on CPUs, for micro: docs/tried.md).
@@ -77,12 +77,13 @@ def resolve(
     layers = settings.keep_layers
     if layers == "auto":
         layers = "half" if settings.init_from is None else "all"
-    share = 1.0
+    share, why = 1.0, ""
     if config and settings.starts_from is not None:
         settings = replace(settings, keep_layers=layers)
         # One that has lost layers has more to learn (docs/relatives.md).
         if len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers:
-            share = CONTINUED if has_mlm_head else WITH_NEW_HEAD
+            share, why = (CONTINUED, "as it has learned") if has_mlm_head else (
+                WITH_NEW_HEAD[optimizer], "as its MLM head is new")  # fmt: skip
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
@@ -93,9 +94,9 @@ def resolve(
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
     }
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
-    if share < 1 and "learning_rate" in automatic:
-        why = "as its MLM head is new" if share == WITH_NEW_HEAD else "as it has learned"
-        say(f"The learning rate is {share:g} of that of a fresh model, {why} (--learning-rate sets another).")
+    if why and "learning_rate" in automatic:
+        of = "" if share == 1 else f"{share:g} of "
+        say(f"The learning rate is {of}that of a fresh model, {why} (--learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
 

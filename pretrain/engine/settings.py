@@ -44,7 +44,7 @@ class LoopSettings:
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
     """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
-    """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth, 0.4 if the MLM head is new."""
+    """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth, more if the MLM head is new."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices; biases and LayerNorms have none."""
     adam_beta2: float = 0.999

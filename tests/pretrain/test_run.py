@@ -322,6 +322,8 @@ def test_a_model_that_has_learned_goes_on_at_a_share_of_the_rate_and_says_so(fin
     assert found == pytest.approx(fresh / 10, rel=0.05) and "0.1 of that of a fresh model" in says and not fresh_says
     found, says = rate("headless", f"--init-from={tmp_path / 'encoder'}")
     assert found == pytest.approx(0.4 * fresh, rel=0.05) and "0.4 of that of a fresh model, as its MLM head is" in says
+    found, says = rate("adamw", f"--init-from={tmp_path / 'encoder'}", "--optimizer=adamw")
+    assert found == rate("fresh-adamw", "--preset=tiny", "--optimizer=adamw")[0] and "is that of a fresh model" in says
     assert rate("given", going_on, "--learning-rate=0.004") == (0.004, "")
 
 
