@@ -383,9 +383,9 @@ class Preparation:
 
     def _encode(self, documents: Split, tokenizer: WordPieceTokenizer, executor: Executor | None) -> None:
         kept = ((part, document) for _, part, document in self._kept(documents, "encoding"))
-        # As many as affinity and the quota of a container leave.
         from joblib import cpu_count
 
+        # As many as affinity and the quota of a container leave.
         workers = self.prep.workers if isinstance(self.prep.workers, int) else cpu_count()
         own = executor is None
         executor = executor or process_pool(workers)
