@@ -13,6 +13,7 @@ from data_prep.text.cells import column_names, group_of, kind_of, whole_characte
 from data_prep.text.readers import Meter, check_encoding, rows, text_lines
 from data_prep.text.sources import Source, listing, resolve
 
+from .entities.annotations import COLUMNS as OF_TOOLS
 from .entities.annotations import is_left_out, plain_row
 from .questions.answers import Span, flat_rows
 from .settings import FinetuneError
@@ -303,7 +304,7 @@ def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: Bad
         for number, (text, label) in enumerate(builtin.labelled(), 1):
             yield Example(f"{BUILTIN}:{number}", text, None, label)
         return
-    for place, row in table_rows(path, encoding, columns.named(), lines=not task.needs_labels):
+    for place, row in table_rows(path, encoding, [*columns.named(), *OF_TOOLS], lines=not task.needs_labels):
         example = example_of(task, place, row, columns, bad)
         if example:
             yield example

@@ -279,7 +279,7 @@ def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable)
 
 
 # Of CoNLL-U, and "# id" of MultiCoNER.
-_NOTE = re.compile(r"# (\S+ = |id )")
+_NOTE = re.compile(r"# (\S+ = |id |newdoc\b|newpar\b)")
 
 
 def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:

@@ -1,9 +1,14 @@
 """Entities as annotation tools write them, with places in the text: Label Studio, doccano, Prodigy; in and out."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from data_prep.text.cells import kind_of
+
+COLUMNS = ("answer", "spans", "id", "data", "annotations", "completions", "annotation_id")
+"""What is asked for here beside the columns of texts and labels."""
 
 
 class Mention(NamedTuple):
@@ -17,7 +22,8 @@ class Mention(NamedTuple):
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """A task of Label Studio's export as a row with its data, "id" and "label"; any other row as it is.
 
-    Of several annotations of one text the first that was not cancelled is taken; of this the entities.
+    Of several annotations of one text the first that was not cancelled is taken; of this the entities, or the choices,
+    joined by semicolons.
     """
     data, annotations = row.get("data"), row.get("annotations", row.get("completions"))
     if not isinstance(data, Mapping) or not (annotations is None or isinstance(annotations, list)):
@@ -26,13 +32,38 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     found = {"id": row["id"], **data} if "id" in row else dict(data)
     if not made:
         return found
-    values = [each.get("value") for each in made[0].get("result", []) if isinstance(each, Mapping)]
-    return {**found, "label": [each for each in values if isinstance(each, Mapping) and "labels" in each]}
+    values = [each.get("value") for each in made[0].get("result") or () if isinstance(each, Mapping)]
+    entities = [each for each in values if isinstance(each, Mapping) and each.get("labels")]
+    chosen = [each["choices"] for each in values if isinstance(each, Mapping) and each.get("choices")]
+    if entities or not values:
+        return {**found, "label": entities}
+    return {**found, "label": ";".join(str(name) for names in chosen for name in names)} if chosen else found
 
 
 def is_left_out(row: Mapping[str, Any]) -> bool:
     """Whether somebody rejected or ignored the row in Prodigy."""
-    return "spans" in row and row.get("answer") in ("reject", "ignore")
+    return "spans" in row and _is_rejected(row)
+
+
+def _is_rejected(value: Mapping[str, Any]) -> bool:
+    return value.get("answer") in ("reject", "ignore")
+
+
+def is_without_entities(row: Mapping[str, Any], column: str) -> bool:
+    """Whether the row is one of Label Studio's JSON-MIN export that was annotated, and nothing was found in it: such
+    rows lack the column."""
+    return row.get(column) is None and row.get("annotation_id") is not None
+
+
+class _Span(NamedTuple):
+    """An entity whose places are counted in characters, or in UTF-16 units."""
+
+    start: int
+    end: int
+    type: str
+    text: str | None
+    """What the tool says that it covers."""
+    of_doccano: bool
 
 
 def mentions(value: Any, text: str, column: str) -> list[Mention]:
@@ -40,8 +71,8 @@ def mentions(value: Any, text: str, column: str) -> list[Mention]:
 
     Args:
         value: a list of [start, end, type], or of objects with start and end (or start_offset and end_offset) and label
-            (or labels, a list of one). Where they have a text, it decides between characters and UTF-16 units, which
-            Label Studio counts.
+            (or labels, a list of one); those that were rejected in Prodigy are left out. Places are characters, or
+            UTF-16 units where only these fit: doccano counts them, as early versions of Label Studio did.
 
     Raises:
         ValueError: with what is wrong.
@@ -50,7 +81,9 @@ def mentions(value: Any, text: str, column: str) -> list[Mention]:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, list):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is no list of entities')
-    found = sorted(_mention(each, text, column) for each in value)
+    spans = [_span(each, column) for each in value if not (isinstance(each, Mapping) and _is_rejected(each))]
+    place = _reading(spans, text)
+    found = sorted(_mention(span, place, text, column) for span in spans)
     for before, after in zip(found, found[1:], strict=False):
         if after.start < before.end:
             raise ValueError(
@@ -60,9 +93,10 @@ def mentions(value: Any, text: str, column: str) -> list[Mention]:
     return found
 
 
-def _mention(value: Any, text: str, column: str) -> Mention:
-    own = None
+def _span(value: Any, column: str) -> _Span:
+    own, of_doccano = None, False
     if isinstance(value, Mapping):
+        of_doccano = "start_offset" in value
         start, end = (value.get(name, value.get(f"{name}_offset")) for name in ("start", "end"))
         kind, own = value.get("label", value.get("labels")), value.get("text")
         if isinstance(kind, list) and len(kind) == 1:
@@ -75,13 +109,46 @@ def _mention(value: Any, text: str, column: str) -> Mention:
         raise ValueError(f'has an entity without a name in "{column}"')
     if not all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end)):
         raise ValueError(f'has an entity without start and end in "{column}"')
-    if isinstance(own, str) and text[start:end] != own:
-        start, end = (_characters(text, units) for units in (start, end))
-        if text[start:end] != own:
-            raise ValueError(f'has an entity at {start} to {end} in "{column}" whose text is another one there')
+    return _Span(start, end, " ".join(kind.split()), own if isinstance(own, str) else None, of_doccano)
+
+
+def _reading(spans: Sequence[_Span], text: str) -> Callable[[int], int]:
+    """The character of a place: the first reading that fits all entities of a text, else the one of their form."""
+    characters, units = _same_place, partial(_characters, text)
+    if not spans or max(text, default="") <= "\uffff":
+        return characters
+    readings = (units, characters) if all(span.of_doccano for span in spans) else (characters, units)
+    return next((at for at in readings if all(_fits(span, at, text) for span in spans)), readings[0])
+
+
+def _same_place(place: int) -> int:
+    return place
+
+
+def _fits(span: _Span, place: Callable[[int], int], text: str) -> bool:
+    """Whether it covers what the tool says, or else whole words."""
+    start, end = place(span.start), place(span.end)
+    if not 0 <= start < end <= len(text):
+        return False
+    if span.text is not None:
+        return _are_alike(text[start:end], span.text)
+    around, inside = (text[start - 1 : start], text[end : end + 1]), (text[start], text[end - 1])
+    return not any(a.isspace() or (a.isalnum() and b.isalnum()) for a, b in zip(inside, around, strict=True))
+
+
+def _are_alike(found: str, own: str) -> bool:
+    """Whether texts are the same but for white space; Label Studio writes a line break as a backslash with an n."""
+    one, other = (" ".join(re.sub(r"\\[nr]", " ", each).split()) for each in (found, own))
+    return one == other
+
+
+def _mention(span: _Span, place: Callable[[int], int], text: str, column: str) -> Mention:
+    start, end = place(span.start), place(span.end)
+    if span.text is not None and not _are_alike(text[max(0, start) : max(0, end)], span.text):
+        raise ValueError(f'has an entity at {start} to {end} in "{column}" whose text is another one there')
     if not 0 <= start < end <= len(text):
         raise ValueError(f'has an entity at {start} to {end} in "{column}", and its text has {len(text)} characters')
-    return Mention(start, end, " ".join(kind.split()))
+    return Mention(start, end, span.type)
 
 
 def _characters(text: str, units: int) -> int:
@@ -94,8 +161,9 @@ def _units(text: str, characters: int) -> int:
 
 
 def doccano(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
-    """A row that doccano imports."""
-    return {**_others(row), "text": text, "label": [[each.start, each.end, each.type] for each in found]}
+    """A row that doccano imports, whose places are UTF-16 units."""
+    label = [[_units(text, each.start), _units(text, each.end), each.type] for each in found]
+    return {**_others(row), "text": text, "label": label}
 
 
 def prodigy(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
@@ -105,15 +173,15 @@ def prodigy(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict
 
 
 def label_studio(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
-    """A task that Label Studio imports, with the entities as predictions to be corrected."""
+    """A task that Label Studio imports, with the entities as predictions to be corrected; its places are characters."""
     result = [
         {
             "from_name": "label",
             "to_name": "text",
             "type": "labels",
             "value": {
-                "start": _units(text, each.start),
-                "end": _units(text, each.end),
+                "start": each.start,
+                "end": each.end,
                 "text": text[each.start : each.end],
                 "labels": [each.type],
             },

@@ -106,6 +106,8 @@ class Tagging(Task):
         """
         column = columns.texts[0]
         words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
+        if columns.label is not None and annotations.is_without_entities(row, columns.label):
+            tags = []
         if isinstance(words, str) and not _are_tags(tags):
             text = text_of(row, column)
             spans = words_of(text)
@@ -433,7 +435,8 @@ print(tag("One text."))"""
         tags = self._tags(output)
         if form == "conll":
             return conll(_words(example), self._written(tags))
-        return json.dumps(_TOOLS[form](row, example.text, self._mentions(tags, example)), ensure_ascii=False)
+        made = _TOOLS[form](row, example.text, self._mentions(tags, example))
+        return json.dumps(made, ensure_ascii=False, default=str)
 
     @property
     def forms(self) -> Mapping[str, Form]:  # type: ignore[override]

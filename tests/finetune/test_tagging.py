@@ -3,11 +3,16 @@
 import json
 import random
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
 
 from data_prep.errors import PrepError
 from finetune.dataset import read_dataset
@@ -136,11 +141,10 @@ def test_predictions_are_columns_spans_and_rows_of_annotation_tools(finished, tm
         made = [json.loads(line) for line in written(f"{form}.jsonl", f"--format={form}").splitlines()]
         assert [annotations.mentions(row[column], row["text"], column) for row in made] == spans
     made = json.loads(written("ls.json", "--format=label-studio"))
-    # What Label Studio counts are UTF-16 units.
-    values = [result["value"] for row in made for result in row["predictions"][0]["result"]]
-    units = [row["data"]["text"].encode("utf-16-le") for row in made for _ in row["predictions"][0]["result"]]
-    for value, text in zip(values, units, strict=True):
-        assert text[2 * value["start"] : 2 * value["end"]].decode("utf-16-le") == value["text"]
+    # Label Studio counts characters.
+    for row in made:
+        for value in (result["value"] for result in row["predictions"][0]["result"]):
+            assert row["data"]["text"][value["start"] : value["end"]] == value["text"]
     back = [annotations.plain_row({"data": r["data"], "annotations": r["predictions"]}) for r in made]
     assert [annotations.mentions(row["label"], row["text"], "label") for row in back] == spans
     header, first, *_ = written("out.csv").splitlines()
@@ -266,10 +270,48 @@ def test_borders_among_emoji_and_combining_marks_are_those_of_characters():
     assert marked == [("cafe\u0301", "B-place"), ("文", "B-sign")]
 
 
-def test_entities_of_label_studio_are_in_utf_16_units():
-    text = "😀😀 saw Bo in Rome"
-    value = [{"start": 9, "end": 11, "text": "Bo", "labels": ["PER"]}]
-    assert annotations.mentions(value, text, "label") == [(7, 9, "PER")]
+def as_units(text: str, place: int) -> int:
+    return len(text[:place].encode("utf-16-le")) // 2
+
+
+@given(st.data())
+def test_places_in_characters_and_in_utf_16_units_are_told_apart(data):
+    """doccano counts units, as early versions of Label Studio did; others count characters."""
+    words = data.draw(
+        st.lists(st.sampled_from(["Bo", "😀😀", "👨🏻\u200d🚒", "caf\u00e9", "x"]), min_size=1, max_size=8)
+    )
+    text, spans = " ".join(words), []
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    for word, end in zip(words, ends.tolist(), strict=True):
+        if data.draw(st.booleans()):
+            spans.append((end - len(word), end, "PER"))
+    units = [(as_units(text, start), as_units(text, end), kind) for start, end, kind in spans]
+    assert annotations.mentions([list(span) for span in spans], text, "label") == spans
+    of_doccano = [{"start_offset": start, "end_offset": end, "label": kind} for start, end, kind in units]
+    assert annotations.mentions(of_doccano, text, "entities") == spans
+    for places in (spans, units):
+        said = [
+            {"start": start, "end": end, "labels": [kind], "text": text[a:b]}
+            for (start, end, kind), (a, b, _) in zip(places, spans, strict=True)
+        ]
+        if len(set(words)) == len(words) or places is spans:
+            assert annotations.mentions(said, text, "label") == spans
+
+
+def test_a_list_of_doccano_after_an_emoji():
+    """Of its tracker's issue 2290: "firetrucks" is at 22 to 32 there, and at 19 to 29 in Python."""
+    text = "👨🏻\u200d🚒 firemen drive firetrucks"
+    assert annotations.mentions([[22, 32, "THING"]], text, "label") == [(19, 29, "THING")]
+    assert annotations.doccano({}, text, [annotations.Mention(19, 29, "THING")])["label"] == [[22, 32, "THING"]]
+
+
+@pytest.mark.parametrize(
+    "text, said, start, end",
+    [("In New\nYork now", "New\\nYork", 3, 11), ("In New  York now", "New York", 3, 12), ("In\r\nRome", "Rome", 4, 8)],
+)
+def test_label_studio_says_white_space_in_its_own_way(text, said, start, end):
+    value = [{"start": start, "end": end, "text": said, "labels": ["LOC"]}]
+    assert annotations.mentions(value, text, "label") == [(start, end, "LOC")]
 
 
 def test_exports_of_annotation_tools_with_more_than_entities():
@@ -281,6 +323,19 @@ def test_exports_of_annotation_tools_with_more_than_entities():
     assert annotations.mentions(row["label"], "Bo", "label") == [(0, 2, "PER")] and row["site"] == "a"
     assert annotations.label_studio(row, "Bo", [])["id"] == 3
     assert annotations.label_studio(row, "Bo", [])["data"] == {"site": "a", "text": "Bo"}
+    choices = {
+        "data": {"text": "Bo", "label": "own"},
+        "annotations": [{"result": [{"value": {"choices": ["a", "b"]}}]}],
+    }
+    assert annotations.plain_row(choices)["label"] == "a;b"
+    choices["annotations"][0]["result"] = [{"value": {"rating": 4}}]
+    assert annotations.plain_row(choices)["label"] == "own"
+    choices["annotations"][0]["result"] = None
+    assert annotations.plain_row(choices)["label"] == []
+    rejected = [{"start": 0, "end": 2, "label": "PER", "answer": "reject"}]
+    assert annotations.mentions(rejected, "Bo", "spans") == []
+    # JSON-MIN has no column where nothing was found.
+    assert set(Tagging().example("x:1", {"text": "Bo", "annotation_id": 7}, TEXT).label) == {"O"}
     for nothing in ({"annotations": []}, {"annotations": [{"was_cancelled": True}]}, {}):
         row = annotations.plain_row({"data": {"text": "Bo"}, **nothing})
         with pytest.raises(ValueError, match='has no "label"'):
@@ -289,16 +344,37 @@ def test_exports_of_annotation_tools_with_more_than_entities():
 
 def test_rejected_rows_are_left_out_and_counted(tmp_path, capsys):
     rows = [{"text": f"the heart {n}", "spans": [{"start": 4, "end": 9, "label": "organ"}]} for n in range(40)]
-    rows[3]["answer"], rows[4]["answer"] = "reject", "accept"
+    rows[0]["answer"], rows[3]["answer"] = "accept", "reject"
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "train.jsonl")))
-    assert len(dataset.train) + len(dataset.validation) == 39
-    assert "left out: 1." in capsys.readouterr().out
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
+    for name in ("train.jsonl", "train.parquet"):
+        dataset = read_dataset(FinetuneSettings(train=str(tmp_path / name)))
+        assert len(dataset.train) + len(dataset.validation) == 39
+        assert "left out: 1." in capsys.readouterr().out
+
+
+def test_tasks_of_label_studio_are_read_from_columns_too(tmp_path):
+    tasks = [
+        {"id": n, "data": {"text": f"the heart {n}"}, "annotations": [{"result": [
+            {"value": {"start": 4, "end": 9, "text": "heart", "labels": ["organ"]}}
+        ]}]} for n in range(30)
+    ]  # fmt: skip
+    parquet.write_table(pyarrow.Table.from_pylist(tasks), tmp_path / "train.parquet")
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "train.parquet")))
+    assert {example.label for example in dataset.train} == {("O", "B-organ", "O")}
+
+
+def test_dates_in_a_row_are_written_for_annotation_tools():
+    row, example = {"made": date(2026, 1, 2)}, Tagging().example("1", {"text": "Bo", "label": []}, TEXT)
+    task = Tagging(["O", "B-PER", "I-PER"])
+    for form in ("doccano", "prodigy", "label-studio"):
+        assert "2026-01-02" in task.written(form, row, example, np.array([[0.0, 1.0, 0.0]], np.float32))
 
 
 def test_columns_of_words_are_read_with_notes_and_blanks_in_words(tmp_path):
     (tmp_path / "a.conll").write_text(
-        "# sent_id = 1\n10\u00a0000 B-NUM\nthe O\n\n# id 7 domain=en\nthe _ _ O\n\n#\tO\n\n" * 20
+        "# newdoc id = w0\n# newpar\n# sent_id = 1\n10\u00a0000 B-NUM\nthe O\n\n# id 7 domain=en\nthe _ _ O\n\n#\tO\n\n"
+        * 20
     )
     dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "a.conll"), validation=str(tmp_path / "a.conll")))
     found = [[e.text[a:b] for a, b in e.words] for e in dataset.validation[:3]]
