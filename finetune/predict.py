@@ -118,9 +118,10 @@ class Writer:
     def __init__(self, file: TextIO, form: str, task, written: Written | None = None):
         self.file, self.form, self.task, self.written = file, form, task, written or Written()
         self._csv: csv.DictWriter | None = None
+        self._quoted: csv.DictWriter | None = None  # to the same file
         self._own_form = task.forms.get(form)
         if self.written.columns:
-            self._csv = self._table(self.written.columns)
+            self._begin_table(self.written.columns)
         if self._own_form and not self.written.rows:
             file.write(self._own_form.begin)
         self._own = task.prediction_names(is_table=form == "csv")
@@ -138,8 +139,9 @@ class Writer:
             self._write_row(row, example, output)
         self.written.rows += len(found)
 
-    def _table(self, columns: Sequence[str]) -> csv.DictWriter:
-        return csv.DictWriter(self.file, columns, lineterminator="\n")
+    def _begin_table(self, columns: Sequence[str]) -> None:
+        self._csv = csv.DictWriter(self.file, columns, lineterminator="\n")
+        self._quoted = csv.DictWriter(self.file, columns, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
     def close(self) -> None:
         """Write what stands behind the last row."""
@@ -150,7 +152,7 @@ class Writer:
         own = dict.fromkeys(self._own)
         if self.form == "jsonl":
             own = own if output is None else self.task.prediction(output, example)
-            self.file.write(json.dumps({**row, **own}, ensure_ascii=False, default=str) + "\n")
+            self.file.write(_json({**row, **own}) + "\n")
             return
         if self._own_form:
             if example is not None:
@@ -160,14 +162,20 @@ class Writer:
             return
         if self._csv is None:
             self.written.columns = [*row, *self._own]
-            self._csv = self._table(self.written.columns)
+            self._begin_table(self.written.columns)
             self._csv.writeheader()
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
             raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
         own = own if output is None else self.task.flat_prediction(output, example)
-        plain = {k: json.dumps(v, ensure_ascii=False) if isinstance(v, list | dict) else v for k, v in row.items()}
-        self._csv.writerow({**plain, **own})
+        line = {name: _json(value) if isinstance(value, list | dict) else value for name, value in row.items()} | own
+        # The csv module leaves a lone carriage return bare, and readers take it for the end of the row.
+        has_return = any(isinstance(value, str) and "\r" in value for value in line.values())
+        (self._quoted if has_return else self._csv).writerow(line)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def output_format(settings: PredictSettings) -> str:

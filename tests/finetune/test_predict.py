@@ -131,6 +131,7 @@ def test_csv_is_read_back_by_the_csv_module(ask, write_rows, tmp_path):
     rows = [
         {"text": 'said "heart", then\nwent on', "id": 1, "note": "a,b"},
         {"text": "심장 박동", "id": 2, "note": ""},
+        {"text": "one\rtwo", "id": 3, "note": ""},
     ]
     file, out = write_rows(rows), tmp_path / "predicted.csv"
     expected = parsed(ask(file).out)
