@@ -24,6 +24,8 @@ from .sequences import fine_tuned_classifier, last_layer, new_classifier, number
 
 TFIDF, MEAN = "TF-IDF + ridge regression", "mean"
 SCORE = "predicted_score"
+# float32 goes to 3.4e38; its smallest number with all digits is 1.2e-38.
+_LARGEST, _LEAST_SPREAD = 1e37, 1e-37
 
 
 class Regression(Task):
@@ -55,11 +57,16 @@ class Regression(Task):
         return number(row, column)
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Regression":
-        """Raises FinetuneError where all numbers are the same."""
+        """Raises FinetuneError where all numbers are the same, or too large or too close to zero for float32."""
         numbers = np.array([example.label for example in train], dtype=np.float64)
         if len(numbers) < 2 or numbers.min() == numbers.max():
             raise FinetuneError(
                 f'"{columns.label}" of {settings.train} has no two different numbers: give --label-column'
+            )
+        if np.abs(numbers).max() > _LARGEST or numbers.std() < _LEAST_SPREAD:
+            raise FinetuneError(
+                f'the numbers in "{columns.label}" of {settings.train} do not fit into float32 (from '
+                f"{numbers.min():g} to {numbers.max():g}): write them in another unit"
             )
         return self.fitted_to(train)
 
@@ -171,7 +178,7 @@ class Regression(Task):
              seeds: int) -> list[str]:  # fmt: skip
         """What always answering the mean reaches, and where the rest is."""
         error = float(np.abs(shown.targets - self.mean).mean())
-        sentences = [f"always the mean of the training numbers: {shown.split} MAE {error:.3f}"]
+        sentences = [f"always the mean of the training numbers: {shown.split} MAE {error:.4g}"]
         if results[shown.split]["pearson"]["mean"] is None:
             sentences.append("A correlation is undefined where all predictions, or all numbers, are the same.")
         sentences.append(f"\nThe largest errors are in {out / 'mistakes.md'}, all numbers in {out / 'predicted.png'}.")
@@ -197,8 +204,8 @@ print(score({arguments}, truncation=True))"""
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """The number, in the user's scale."""
-        return {SCORE: round(float(output[0]), 6)}
+        """The number, in the user's scale, with as many digits as float32 has."""
+        return {SCORE: float(f"{output[0]:.7g}")}
 
     def shown_targets(self, targets: np.ndarray) -> str:
         """The number as it is."""

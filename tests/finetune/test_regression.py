@@ -58,6 +58,18 @@ def test_equal_numbers_teach_nothing():
         Regression().fitted(rows, Columns(("text",), "score"), FinetuneSettings())
 
 
+@pytest.mark.parametrize("numbers", [(1e308, 1.5e308, 1.7e308), (1e-200, 2e-200, 3e-200), (-1e39, 1.0, 2.0)])
+def test_numbers_that_float32_does_not_hold_are_refused(numbers):
+    rows = [Example(str(value), "a", label=value) for value in numbers]
+    with pytest.raises(FinetuneError, match="do not fit into float32 .* another unit"):
+        Regression().fitted(rows, Columns(("text",), "score"), FinetuneSettings())
+
+
+def test_small_numbers_are_predicted_with_their_digits():
+    example = Example("1", "a")
+    assert Regression().prediction(np.array([3.456789e-7], np.float32), example) == {"predicted_score": 3.456789e-7}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[str, str]:
     """Texts whose score, in hundreds, is the mean of their words'."""
