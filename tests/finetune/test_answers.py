@@ -213,6 +213,9 @@ def test_a_context_can_be_the_group(tmp_path):
         ([[{"start": 0, "end": 1, "label": "x"}]], "tagging"),
         ([["x"], []], "multi-label"),
         (["yes", "no"], "classification"),
+        (["yes; surely", "no"], "classification"),
+        (["a;b", "b;c", "c;a"], "multi-label"),
+        (["urgent", "urgent;spam"], "multi-label"),
     ],
 )
 def test_the_task_is_told_by_the_labels(values, task):
