@@ -101,12 +101,13 @@ SETS = {
         options="--skip-bad-rows --learning-rate search",
         models=_FEW_MODELS,
     ),
+    # As many epochs as in Devlin et al. 2019, sections 4.2 and 4.3.
     "questions": Labelled(
         "SQuAD 1.1, a part, answers in a context",
         "squad-v1.1-part",
         "json",
         score=("f1", "F1"),
-        options="--group-column context --learning-rate search",
+        options="--group-column context --budget 3epochs --learning-rate search",
         models=_FEW_MODELS,
     ),
     "unanswerable": Labelled(
@@ -114,7 +115,7 @@ SETS = {
         "squad-v2-part",
         "json",
         score=("f1", "F1"),
-        options="--group-column context --learning-rate search",
+        options="--group-column context --budget 2epochs --learning-rate search",
         models=_FEW_MODELS,
     ),
     "pubmedqa": Labelled("PubMedQA, pairs, 3 classes", "pubmedqa-l", parts=("train", "test"), options=_FEW),
