@@ -336,7 +336,7 @@ class Pretraining:
             say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
 
     def _finish(self, run: Run, found: dict) -> None:
-        """Write the model folder, then results.json, and say what to type next."""
+        """Write the model folder, then the curves and results.json, and say what to type next."""
         results = {
             "validation": {name: found.get(name) for name in self.objective.metrics},
             "steps": run.counters.step,
@@ -353,11 +353,11 @@ class Pretraining:
             "prepared": self.prepared.digest,
             **self.objective.facts,
         }
-        self._draw(run.progress.metrics.rows())
         model = run.learner.model
         card = model_card(model.config, self.objective, self.prepared.manifest, results, self.settings)
         with whole_folder(self.out / "final", model.num_bytes) as folder:
             save_model_folder(model, self.prepared.tokenizer, folder, card)
+        self._draw(run.progress.metrics.rows())
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(self.objective.rows(found), results)}\n")
         say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")

@@ -68,7 +68,8 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
             if f"{name}_{measure}" not in last:
                 continue
             for some, (more, style) in zip(lines, styles, strict=True):
-                values = [scale * found[f"{name}_{measure}"] for _, found in some]
+                # An evaluation has no result of a part where none of its examples has a target.
+                values = [scale * found.get(f"{name}_{measure}", math.nan) for _, found in some]
                 axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
             if baseline := part.baselines.get(measure):
                 level = scale * last[baseline]

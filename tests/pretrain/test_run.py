@@ -1,12 +1,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 
 from data_prep.text.corpus import Corpus
 from pretrain.fill_mask import MaskFiller
+from pretrain.objectives import bert_objective
+from pretrain.report import draw_curves
 from pretrain.run import main
 
 VOLATILE = ("seconds", "tokens_per_second")
@@ -40,6 +44,9 @@ def test_the_folder_holds_what_is_promised(finished):
     names = {path.name for path in finished.iterdir()} - {".lock"}
     assert names == {"settings.yaml", "checkpoints", "final", "metrics.jsonl", "curves.png", "results.json"}
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    # A picture that fails costs no model.
+    model, curves = (finished / name for name in ("final/model.safetensors", "curves.png"))
+    assert model.stat().st_mtime_ns < curves.stat().st_mtime_ns
     results = json.loads((finished / "results.json").read_text())
     assert set(results["validation"]) == {
         "mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy",
@@ -47,6 +54,19 @@ def test_the_folder_holds_what_is_promised(finished):
         "nsp_loss", "nsp_accuracy", "nsp_majority",
     }  # fmt: skip
     assert results["steps"] == 24 and results["tokens"] > 24 * 8 * 10 and results["seconds"] > 0
+
+
+def test_curves_leave_out_what_an_evaluation_has_no_result_of(tmp_path, monkeypatch):
+    """The first examples may hold no labelled pair."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figures.append(figure), path.touch()))
+    words = {"mlm_loss": 5.0, "unigram_entropy": 6.0, "mlm_accuracy": 0.1, "most_frequent_accuracy": 0.05}
+    pairs = {"nsp_loss": 0.7, "nsp_accuracy": 0.6, "nsp_majority": 0.5}
+    found = [{"tokens": n, "validation": words | (pairs if n > 1 else {})} for n in (1, 2, 3)]
+    draw_curves(found, bert_objective(np.ones(1)), tmp_path / "curves.png")
+    lines = [line for axes in figures[0].axes for line in axes.lines if line.get_label().startswith("NSP")]
+    points = [value for line in lines for value in line.get_ydata() if np.isfinite(value)]
+    assert points == [0.7, 0.7, 60.0, 60.0]
 
 
 def test_metrics_have_a_row_every_few_steps_and_an_evaluation_a_quarter(finished):
