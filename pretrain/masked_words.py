@@ -18,7 +18,7 @@ from .objective import Part, Row, Scores
 
 # Nats: a loss so near to that of word frequencies is not better.
 _PLATEAU = 0.1
-# From this share of the evaluations on, words should be learned.
+# From this share of the budget on, words should be learned.
 _EARLY = 0.4
 # Nats over the best evaluation: more than two evaluations of the same weights on other examples differ.
 _RISE = 0.05
@@ -143,7 +143,7 @@ def _plateau(rows: Sequence[dict], share: float) -> str | None:
     if share < _EARLY or loss < unigram - _PLATEAU:
         return None
     return (
-        f"Warning: after {min(1, share):.0%} of the budget the loss is still that of word frequencies alone "
+        f"Warning: after {share:.0%} of the budget the loss is still that of word frequencies alone "
         f"({loss:.2f}, {unigram:.2f}): give a longer --budget or a smaller --preset; if that does not help, halve the "
         "--learning-rate, and look into prep_report.md for text that repeats."
     )

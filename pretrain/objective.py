@@ -120,7 +120,7 @@ class Part(ABC):
 
         Args:
             rows: of metrics.jsonl, those of evaluations: the newest comes last.
-            share: of the evaluations during the run that are done; over 1 at its end.
+            share: of the budget that is used; 1 at its end.
         """
         return {}
 

@@ -65,7 +65,7 @@ class PairLabels(Part):
         """A model that guesses at the end."""
         results = rows[-1]["validation"]
         accuracy, majority = results.get(f"{self.name}_accuracy"), results.get(f"{self.name}_majority")
-        if share <= 1 or accuracy is None or accuracy > majority + _GUESSING:
+        if share < 1 or accuracy is None or accuracy > majority + _GUESSING:
             return {}
         chance = f"({accuracy:.1%} right, {majority:.1%} by always one answer)"
         return {

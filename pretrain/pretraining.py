@@ -176,7 +176,6 @@ class Pretraining:
         self.evaluation = self.phases[-1].evaluation
         self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
-        self.trouble = Trouble(self.objective, settings.evaluations)
         self.drawn = time.monotonic()
         self.machine = Machine.here(settings.device)
         self.threads = Threads.of(settings, world.size)
@@ -295,6 +294,7 @@ class Pretraining:
                 "sequence_length": state.get("sequence_length", self.phases[0].length),
             },
         )
+        self.trouble = Trouble(self.objective, run.used)
         if state:
             run.take_up(Schedule(**state["schedule"]))
         run.note_machine(self.machine.facts() | {"precision": self.settings.precision})

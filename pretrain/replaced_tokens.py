@@ -115,7 +115,7 @@ class ReplacedTokens(Part):
     def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
         """A discriminator that finds nothing at the end."""
         found = rows[-1]["validation"].get("rtd_recall")
-        if share <= 1 or found is None or found >= _LEAST_FOUND:
+        if share < 1 or found is None or found >= _LEAST_FOUND:
             return {}
         return {
             "nothing found": f"Warning: the discriminator finds {found:.1%} of the replaced tokens: give a longer "

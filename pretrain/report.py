@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
 from pathlib import Path
 
@@ -96,11 +96,11 @@ class Trouble:
 
     Args:
         objective: says what the troubles of its parts are.
-        evaluations: how many there will be during the run; one more follows at its end.
+        used: gives the share of the budget that is used.
     """
 
-    def __init__(self, objective: PretrainingObjective, evaluations: int):
-        self.objective, self.evaluations = objective, evaluations
+    def __init__(self, objective: PretrainingObjective, used: Callable[[], float]):
+        self.objective, self.used = objective, used
         self._said: set[str] = set()
 
     def found(self, rows: Sequence[dict]) -> list[str]:
@@ -110,7 +110,7 @@ class Trouble:
             rows: of metrics.jsonl.
         """
         rows = [row for row in rows if "validation" in row]
-        warnings = self.objective.warnings(rows, len(rows) / self.evaluations)
+        warnings = self.objective.warnings(rows, self.used())
         new = {kind: sentence for kind, sentence in warnings.items() if kind not in self._said}
         self._said |= new.keys()
         return list(new.values())

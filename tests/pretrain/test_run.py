@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from data_prep.text.corpus import Corpus
 from pretrain.fill_mask import MaskFiller
+from pretrain.objective import PretrainingObjective
 from pretrain.objectives import bert_objective
 from pretrain.report import draw_curves
 from pretrain.run import main
@@ -126,8 +127,9 @@ def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finish
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path, capsys):
-    out = tmp_path / "run"
+def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path, capsys, monkeypatch):
+    out, shares = tmp_path / "run", []
+    monkeypatch.setattr(PretrainingObjective, "warnings", lambda self, rows, share: shares.append(share) or {})
     assert main(arguments(prepared, out, budget="8steps")) == 0
     assert main(arguments(prepared, out, budget="16steps")) == 0
     assert "The budget has grown" in capsys.readouterr().out
@@ -135,6 +137,7 @@ def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path,
     assert [row["step"] for row in rows(out) if "validation" not in row] == [4, 8, 12, 16]
     # The final evaluation of the shorter run came after its last checkpoint.
     assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
+    assert shares == [0.25, 0.5, 0.75, 1.0, 0.75, 1.0]
 
 
 @pytest.mark.slow

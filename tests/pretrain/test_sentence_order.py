@@ -200,11 +200,12 @@ def test_it_goes_on_to_the_bit(finished, prepared, stopped_at):
 def test_order_that_is_guessed_is_said_at_the_end(prepared):
     objective = make_objective(settings_of(prepared), prepared)
     found = {"mlm_loss": 5.0, "unigram_entropy": 6.9, "sop_accuracy": 0.51, "sop_majority": 0.5, "sop_loss": 0.69}
-    rows = [{"step": step, "validation": found} for step in (10, 20, 20)]
-    trouble = Trouble(objective, 2)
-    assert [len(trouble.found(rows[:count])) for count in (1, 2)] == [0, 0]
+    rows = [{"step": step, "validation": found} for step in (10, 20)]
+    shares = iter([0.5, 1.0])
+    trouble = Trouble(objective, lambda: next(shares))
+    assert not trouble.found(rows[:1])
     assert "SOP is still at chance (51.0% right, 50.0% by always one answer)" in trouble.found(rows)[0]
-    better = Trouble(objective, 1)
+    better = Trouble(objective, lambda: 1.0)
     assert not better.found([replace_found(row, sop_accuracy=0.6) for row in rows])
 
 
