@@ -36,7 +36,7 @@ from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
-from .report import Trouble, busy, draw_curves, model_card, results_table, too_large
+from .report import Trouble, busy, draw_curves, model_card, no_time, results_table, too_large
 from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 
@@ -205,11 +205,13 @@ class Pretraining:
             load_optimizer(Path(checkpoint), learner.optimizer)
         else:
             counters.seconds = time.monotonic() - began
+            self.world.from_main(partial(self._require_time, model, counters.seconds, plan))
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
             aside = unused(command_line.as_dict(self.settings))
             write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, without=aside))
         run = self.make_run(learner, state, plan)
+        self.trouble = Trouble(self.objective, run.used)
         self._introduce(run)
         position = Position(**state["position"]) if state else None
         for number in range(len(self.phases)):
@@ -269,6 +271,14 @@ class Pretraining:
         examples = phase.examples_in(budget, settings.batch_size)
         return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
 
+    def _require_time(self, model, seconds: float, plan: EvaluationPlan) -> None:
+        """Raises PretrainError if a time budget is used up before the first step: nothing would be learned."""
+        budget, settings = Budget.parse(self.settings.budget), self.settings.phases[-1][1]
+        if not budget.is_counted and seconds + plan.reserve >= budget.amount:
+            # The evaluation has measured its speed.
+            a_step = settings.batch_size / self.evaluation.training_speed(model)
+            raise PretrainError(no_time(settings.budget, seconds, plan.reserve, a_step, not settings.starts_from))
+
     def evaluate(self, model, count: int) -> dict[str, float]:
         """The results on the first `count` held-out examples."""
         return self.evaluation(model, count)
@@ -294,7 +304,6 @@ class Pretraining:
                 "sequence_length": state.get("sequence_length", self.phases[0].length),
             },
         )
-        self.trouble = Trouble(self.objective, run.used)
         if state:
             run.take_up(Schedule(**state["schedule"]))
         run.note_machine(self.machine.facts() | {"precision": self.settings.precision})

@@ -148,6 +148,25 @@ def too_short(steps: float, is_timed: bool) -> str | None:
     )
 
 
+def no_time(budget: str, seconds: float, reserve: float, a_step: float, may_be_smaller: bool) -> str:
+    """A sentence about a budget of time that is used up before the first step.
+
+    Args:
+        seconds: that passed before the first step.
+        reserve: seconds that are kept for the end.
+        a_step: seconds that a step takes.
+        may_be_smaller: whether the size of the model can be chosen.
+    """
+    enough = seconds + reserve + _FEWEST_STEPS * a_step
+    given = f"{math.ceil(enough)}s" if enough < 90 else f"{math.ceil(enough / 60)}m"
+    smaller = ", or a smaller --preset" if may_be_smaller else ""
+    return (
+        f"--budget {budget} is used up before the first step: making the model and measuring its speed took "
+        f"{clock(seconds)}, and {clock(reserve)} are kept for the last evaluation and checkpoint: give --budget "
+        f"{given} or more{smaller}"
+    )
+
+
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "adam_beta2",
              "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax")  # fmt: skip
 _OF_A_TEACHER = ("teacher_weights", "teacher_positions")

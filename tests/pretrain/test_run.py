@@ -271,6 +271,16 @@ def test_a_time_budget_is_kept_to_and_spends_it_on_steps(prepared, tmp_path):
     assert rates[-1] < max(rates) or len(rates) < 4
 
 
+def test_a_time_budget_that_is_over_before_the_first_step_is_refused(prepared, tmp_path, capsys):
+    """A model that has learned nothing is not called finished. A second is kept for the last checkpoint."""
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, budget="1s")) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--budget 1s is used up before the first step" in said and "--preset" in said
+    # The folder is free, also for other settings.
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("budget", ["1epochs", "10ktokens"])
 def test_epochs_and_tokens_are_counted(prepared, tmp_path, budget):
     out = tmp_path / "run"

@@ -25,7 +25,10 @@ def test_a_timed_training_learns_and_is_judged(prepared, monkeypatch):
 
 
 @pytest.mark.parametrize(("budget", "may_change"), [("1s", True), ("2steps", False)])
-def test_a_run_computes_with_the_threads_that_its_budget_allows(prepared, tmp_path, budget, may_change):
+def test_a_run_computes_with_the_threads_that_its_budget_allows(prepared, tmp_path, budget, may_change, monkeypatch):
+    # Else it takes all of a second.
+    monkeypatch.setattr("pretrain.evaluate._SAVING", 0.1)
+
     class Watched(Pretraining):
         def make_run(self, *given):
             self.made = super().make_run(*given)
