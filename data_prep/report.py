@@ -110,13 +110,13 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     """Sentences about what will hurt in the text and its pairs, each with a remedy."""
     found = []
     pairs, text, corpus = facts["pairs"], facts["text"], facts["corpus"]
+    most = max(_REMEDIES, key=lambda reason: pairs["unlabelled_because"][reason.name.lower()])
     if pairs["next"] == 0:
         found.append(
-            "Next-sentence prediction is off: it needs at least two documents of two sentences or more. "
-            "Training goes on with masked words alone; see --document and --line if there should be more documents."
+            "Next-sentence prediction is off: no example carries a next-sentence label; most frequent reason: "
+            f"{_REASONS[most]}. Training goes on with masked words alone; {_REMEDIES[most]}."
         )
     elif pairs["unlabelled"] > 0.2 * pairs["examples"]:
-        most = max(_REMEDIES, key=lambda reason: pairs["unlabelled_because"][reason.name.lower()])
         found.append(
             f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label; most "
             f"frequent reason: {_REASONS[most]}. Their words are learned all the same; {_REMEDIES[most]}."

@@ -27,10 +27,22 @@ def make_objective(settings: PretrainSettings, prepared: PreparedCorpus) -> Pret
 
 
 def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
-    """Masked words, and next sentences if they are asked for and the corpus has pairs."""
-    if settings.next_sentence and not prepared.next_sentence:
-        print("Next-sentence prediction is off: the corpus has no pairs from two documents.", flush=True)
-    return bert_objective(prepared.unigram_counts, settings.next_sentence and prepared.next_sentence)
+    """Masked words, and next sentences if they are asked for and the corpus has pairs at this length."""
+    is_learned = settings.next_sentence and _has_pairs(settings, prepared)
+    if settings.next_sentence and not is_learned:
+        length = settings.examples.longest
+        print(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.",
+              flush=True)  # fmt: skip
+    return bert_objective(prepared.unigram_counts, is_learned)
+
+
+def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: bool = True) -> bool:
+    """Whether any example to learn from, of the longest ones, is a pair with a label."""
+    length = settings.examples.longest
+    if exchange and length == prepared.manifest["identity"]["sequence_length"]:
+        return prepared.next_sentence
+    examples = ShardExamples.of(prepared, "train", length, settings.examples.seed, exchange=exchange)
+    return any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples)))
 
 
 def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> PretrainingObjective:
@@ -53,8 +65,7 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
 def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
     """Masked words, and the order of sentences if any example has two."""
     words, order = MaskedWords(prepared.unigram_counts), SentenceOrder()
-    examples = ShardExamples.of(prepared, "train", settings.examples.longest, settings.examples.seed, exchange=False)
-    if not any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples))):
+    if not _has_pairs(settings, prepared, exchange=False):
         print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
         return PretrainingObjective([words], off=[order])
     return PretrainingObjective([words, order], batch_maker=SentenceOrderBatches)

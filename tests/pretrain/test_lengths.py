@@ -1,6 +1,7 @@
 """Several sequence lengths in one run: short examples first, one learning rate over all, exact where it goes on."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -8,11 +9,15 @@ import yaml
 from safetensors.torch import load_file
 
 from data_prep.examples.packing import ShardExamples
+from data_prep.preparation import prepare
+from data_prep.settings import ExampleSettings, PrepSettings
 from model import BertForPreTraining
 from pretrain.batches import ExampleStream
 from pretrain.engine.batches import Position
 from pretrain.engine.checkpoint import read_state
+from pretrain.objectives import make_objective
 from pretrain.run import main
+from pretrain.settings import PretrainSettings
 
 SHORT, LONG, SEAM, STEPS = 24, 48, 12, 24
 VOLATILE = ("seconds", "tokens_per_second")
@@ -80,6 +85,20 @@ def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, pre
     before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert rows(out) == rows(finished)
+
+
+@pytest.mark.parametrize(("prepared_at", "trained_at", "name"), [(16, 64, "mlm+nsp"), (64, 16, "mlm")])
+def test_next_sentences_are_learned_where_the_length_of_the_run_has_pairs(prepared_at, trained_at, name, tmp_path):
+    """Whatever the corpus was prepared with: documents of two sentences have a pair where both find room."""
+    rng = random.Random(0)
+    sentences = [" ".join(rng.choices(("heart", "liver", "rate", "was", "low"), k=20)) for _ in range(160)]
+    text = "\n\n".join("\n".join(sentences[n : n + 2]) for n in range(0, len(sentences), 2))
+    (tmp_path / "two.txt").write_text(text)
+    prep = PrepSettings(corpus=(str(tmp_path / "two.txt"),), workers=1)
+    corpus = prepare(prep, ExampleSettings(sequence_length=prepared_at), tmp_path / "prepared")
+    assert corpus.next_sentence == (prepared_at == 64)
+    settings = PretrainSettings(prepared=str(corpus.folder), examples=ExampleSettings(sequence_length=trained_at))
+    assert make_objective(settings, corpus).name == name
 
 
 def test_the_model_reads_the_longest_and_its_folder_says_so(finished):
