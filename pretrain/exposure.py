@@ -7,7 +7,7 @@ import csv
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -163,8 +163,13 @@ class Exposure:
         for place in range(size):
             prefixes = sorted({candidate[:place] for candidate in candidates})
             rows = [[*left, *prefix, *[self.tokenizer.mask_id] * (size - place), *right] for prefix in prefixes]
-            scores = dict(zip(prefixes, self._scores(rows, len(left) + place), strict=True))
-            totals += [scores[candidate[:place]][candidate[place]] for candidate in candidates]
+            row_of = {prefix: row for row, prefix in enumerate(prefixes)}
+            row, piece = np.array([(row_of[candidate[:place]], candidate[place]) for candidate in candidates]).T
+            first = 0
+            for scores in self._scores(rows, len(left) + place):
+                here = (first <= row) & (row < first + len(scores))
+                totals[here] += scores[row[here] - first, piece[here]]
+                first += len(scores)
         return totals
 
     def _guess(self, left: list[int], right: list[int], size: int) -> tuple[int, ...]:
@@ -173,22 +178,22 @@ class Exposure:
         open_places = set(range(size))
         while open_places:
             row = [*left, *guess, *right]
-            scores = {place: self._scores([row], len(left) + place)[0] for place in sorted(open_places)}
+            scores = {place: next(self._scores([row], len(left) + place))[0] for place in sorted(open_places)}
             surest = max(scores, key=lambda place: scores[place].max())
             guess[surest] = int(scores[surest].argmax())
             open_places.remove(surest)
         return tuple(guess)
 
-    def _scores(self, rows: list[list[int]], place: int) -> np.ndarray:
-        """Log probabilities [rows, V] of the vocabulary at one place of rows of equal length."""
+    def _scores(self, rows: list[list[int]], place: int) -> Iterator[np.ndarray]:
+        """Log probabilities of the vocabulary at one place of rows of equal length, a block [some rows, V] at a time:
+        those of all rows would take gigabytes for many names."""
         import torch
 
-        found = []
-        with torch.inference_mode():
-            for first in range(0, len(rows), _ROWS_AT_ONCE):
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            with torch.inference_mode():
                 logits = self._filler.model(torch.tensor(rows[first : first + _ROWS_AT_ONCE])).logits[:, place]
-                found.append(logits[:, : self.tokenizer.vocab_size].double().log_softmax(-1))
-        return torch.cat(found).numpy()
+                found = logits[:, : self.tokenizer.vocab_size].double().log_softmax(-1)
+            yield found.numpy()
 
 
 def summary(found: Sequence[Found]) -> list[str]:

@@ -45,7 +45,16 @@ def by_brute_force(theirs, left, candidate, right, mask_id):
     return total
 
 
-def test_ranks_are_those_of_brute_force(folder, theirs):
+def test_scores_are_held_for_some_rows_at_a_time(folder):
+    exposure = Exposure(folder)
+    row = [exposure.tokenizer.cls_id, exposure.tokenizer.mask_id, exposure.tokenizer.sep_id]
+    sizes = [scores.shape for scores in exposure._scores([row] * 130, 1)]
+    assert sizes == [(rows, exposure.tokenizer.vocab_size) for rows in (64, 64, 2)]
+
+
+@pytest.mark.parametrize("rows_at_once", [64, 2])
+def test_ranks_are_those_of_brute_force(rows_at_once, folder, theirs, monkeypatch):
+    monkeypatch.setattr("pretrain.exposure._ROWS_AT_ONCE", rows_at_once)
     secrets = ["heart cell", "heart dose", "liver cell", "trial", "blood test drug", "risk rate level", "liver drug"]
     exposure = Exposure(folder, names=["kidney risk", "risk drug test"])
     tokenizer = exposure.tokenizer
