@@ -164,6 +164,7 @@ class PretrainSettings(LoopSettings):
             "preset": self.preset != "auto",
             "family": self.family != "auto",
             "vocab-size": self.prep.vocab_size != "auto",
+            "min-documents": self.prep.min_documents != 1 and not self.prep.extend_vocab,
             "tokenizer": self.prep.tokenizer is not None,
             "no-lowercase": not self.prep.lowercase,
             "strip-accents": self.prep.strip_accents,

@@ -94,6 +94,7 @@ PRETRAIN_MISTAKES = {
     "negative batch": (["--batch-size=0"], ["--batch-size"]),
     "no settings file": (["--config=none.yaml"], ["none.yaml"]),
     "two vocabularies": (["--tokenizer=x", "--vocab-size=1024"], ["--vocab-size", "--tokenizer"]),
+    "rare words of a given vocabulary": (["--init-from=x", "--min-documents=3"], ["--min-documents", "--init-from"]),
     "another program's name": (["--lr=1e-4"], ["--lr", "did you mean --learning-rate?"]),
     "epochs": (["--epochs", "3"], ["did you mean --budget 3epochs?"]),
     "data": (["--data", "notes/"], ["did you mean --corpus?"]),
