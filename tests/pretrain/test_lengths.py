@@ -107,6 +107,11 @@ def test_the_model_reads_the_longest_and_its_folder_says_so(finished):
     assert yaml.safe_load((finished / "settings.yaml").read_text())["batch_size"] == [16, 8]
 
 
+def test_three_lengths_change_where_their_shares_say():
+    settings = PretrainSettings(examples=ExampleSettings(sequence_length=(16, 32, 48)), length_shares=(0.1, 0.2, 0.7))
+    assert [end for end, _ in settings.phases] == [0.1, 0.3, 1.0]
+
+
 def test_auto_chooses_steps_of_about_as_many_tokens(prepared, tmp_path):
     out = tmp_path / "run"
     given = [word for word in arguments(prepared, out, "--budget=4steps") if not word.startswith("--batch-size")]
