@@ -139,10 +139,14 @@ class Corpus:
         decoded = [source for source in self._sources if source.is_decoded]
         for encoding, names in self._names_by_encoding().items():
             said.append(f"Of {len(decoded):,} files {len(names):,} are read as {encoding}: {listing(names, 3)}.")
-        return [*said, *self.rule_sentences()]
+        return [*said, *self.rule_sentences(with_paths=True)]
 
-    def rule_sentences(self) -> list[str]:
-        """What documents and lines are, and why; where the sources differ, of those that are alike together."""
+    def rule_sentences(self, with_paths: bool = False) -> list[str]:
+        """What documents and lines are, and why; where the sources differ, of those that are alike together.
+
+        Args:
+            with_paths: sources are called as messages call them; without, no folder above the one asked for is named.
+        """
         alike: dict[tuple, list[int]] = {}
         for index, rules in enumerate(self.rules):
             alike.setdefault((rules.document, rules.line, rules.wrapped), []).append(index)
@@ -150,7 +154,8 @@ class Corpus:
             return self.rules[0].sentences()
         said = []
         for found in alike.values():
-            names = listing((self._sources[index].shown for index in found), 3)
+            sources = [self._sources[index] for index in found]
+            names = listing((source.shown if with_paths else source.name for source in sources), 3)
             said.append(f"{names}: {' '.join(self.rules[found[0]].sentences())}")
         return said
 

@@ -642,6 +642,9 @@ def test_each_large_file_has_its_own_rules_and_they_are_said(tmp_path):
     }
     said = {line.partition(": ")[0]: line for line in together.introduction()}
     assert len(said) == 4 and any("note-1.txt" in names and "note-2.txt" in names for names in said)
+    # The report is kept, and names no folder above the one that was asked for.
+    reported = [line.partition(": ")[0] for line in together.rule_sentences()]
+    assert "note-1.txt, note-2.txt" in reported and not any("/" in names for names in reported)
     by_file: dict[str, list[list[str]]] = {}
     for document in together.documents():
         by_file.setdefault(document.source.partition(":")[0], []).append((document.lines, document.line))
