@@ -17,7 +17,7 @@ from data_prep.prepared import PreparedCorpus
 from model import BertConfig, BertForPreTraining
 from model.families import has_mlm_head, read_pretrainable
 
-from .batches import BatchMaker, ExampleStream
+from .batches import BatchMaker, ExampleStream, TargetPlan
 from .build import make_data, make_model, open_checkpoint, require_same_objective
 from .distillation import check_teacher
 from .engine.batches import Batches, Position
@@ -343,6 +343,10 @@ class Pretraining:
             say(f"{run.world.size} processes share each step.")
         if run.schedule.restart and run.schedule.restart == run.amount_used():
             say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
+            first, last = settings.mask_shares
+            if first != last:
+                share = TargetPlan((first, last)).share(run.progressed())
+                say(f"The share of tokens to predict is at once that of the larger budget: {share:.1%}.")
 
     def _finish(self, run: Run, found: dict) -> None:
         """Write the model folder, then the curves and results.json, and say what to type next."""
