@@ -36,7 +36,7 @@ from .engine.threads import Threads
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
-from .report import Trouble, busy, draw_curves, model_card, no_time, results_table, too_large
+from .report import Trouble, busy, change_of_length, draw_curves, model_card, no_time, results_table, too_large
 from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
 from .settings import PretrainSettings
 
@@ -233,13 +233,14 @@ class Pretraining:
         """
         phase, settings = self.phases[number], self.settings.phases[number][1]
         run.until, self.evaluation = phase.until, phase.evaluation
-        if position and run.describe["sequence_length"] != phase.length:
+        before = run.describe["sequence_length"]
+        if position and before != phase.length:
             if run.is_over():
                 return position
             position = position.next_buffer()
             # Losses of other examples do not compare.
             run.counters.best = None
-            say(f"From here on the examples have up to {phase.length} tokens, {settings.batch_size} of them a step.")
+            say(change_of_length(before, phase.length, settings.batch_size))
         run.describe["sequence_length"] = phase.length
         batches = Batches(phase.stream, phase.maker, settings.batch_size, position or Position(), self.world)
         train(run, batches, partial(self.evaluate, count=plan.during))

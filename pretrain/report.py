@@ -148,6 +148,12 @@ def too_short(steps: float, is_timed: bool) -> str | None:
     )
 
 
+def change_of_length(before: int, length: int, batch_size: int) -> str:
+    """A sentence where the examples get longer, or where a larger budget has more of the shorter ones."""
+    why = "The larger budget has more of the shorter examples. " if length < before else ""
+    return f"{why}From here on the examples have up to {length} tokens, {batch_size} of them a step."
+
+
 def no_time(budget: str, seconds: float, reserve: float, a_step: float, may_be_smaller: bool) -> str:
     """A sentence about a budget of time that is used up before the first step.
 

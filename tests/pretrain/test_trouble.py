@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.objectives import bert_objective
-from pretrain.report import Trouble, busy, too_large, too_short
+from pretrain.report import Trouble, busy, change_of_length, too_large, too_short
 
 
 def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
@@ -64,6 +64,11 @@ def test_a_budget_that_is_too_short_is_said():
     assert too_short(60, True) is None
     assert "in about 31 steps" in too_short(31.2, True) and "--preset" in too_short(31.2, True)
     assert "--budget" in too_short(31.2, False) and "--preset" not in too_short(31.2, False)
+
+
+def test_a_return_to_shorter_examples_is_said_with_its_reason():
+    assert change_of_length(24, 48, 8) == "From here on the examples have up to 48 tokens, 8 of them a step."
+    assert change_of_length(48, 24, 16).startswith("The larger budget has more of the shorter examples. From here on")
 
 
 @pytest.mark.parametrize(("load", "device", "expected"), [
