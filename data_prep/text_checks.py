@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -29,6 +30,9 @@ _PRIVATE_LEADS = (b"\xee", b"\xef", b"\xf3", b"\xf4")
 # Characters of ASCII without a space, and letters and digits in them without a mark between. Few words of a language
 # are so long; base64, hashes and sequences are.
 LONG_RUN = 40
+# A run without a space may be a whole line of Chinese, whose words would take 500 bytes a character. It is looked at in
+# pieces of 100,000 characters and more, cut where BERT cuts: before a Chinese character or a mark of ASCII.
+_PIECES = re.compile("[\\s\\S]{100000,}?(?=[\u4e00-\u9fff!-/:-@])|[\\s\\S]+")
 _LONG_STRETCH = re.compile(rb"[0-9A-Za-z]{20,}")
 _LINKS = (b"://", b"www.", b"@")
 
@@ -141,9 +145,11 @@ def runs_without_space(text: bytes, least: int) -> list[tuple[int, int]]:
     return list(zip((bounds[long] + 1).tolist(), bounds[long + 1].tolist(), strict=True))
 
 
-def _words_of(run: str) -> list[str]:
+def _words_of(run: str) -> Iterator[str]:
     """The words that BERT sees in a run, which it cuts at punctuation and around Chinese characters."""
-    return [word for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(run))]
+    for piece in _PIECES.finditer(run):
+        for word, _ in _cutter().pre_tokenize_str(_cleaner().normalize_str(piece[0])):
+            yield word
 
 
 def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:

@@ -1,11 +1,14 @@
 """Words that BERT reads as one [UNK], against the tokenizer itself."""
 
 import random
+import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import text_checks
 from data_prep.text_checks import TextChecks, long_words, runs_without_space
 from data_prep.vocabulary.training import train_vocabulary
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, build_tokenizer
@@ -33,6 +36,24 @@ def test_long_words_are_those_that_the_tokenizer_does_not_know(limit, text):
     # All letters are in the vocabulary.
     tokenizer = build_tokenizer(VOCABULARY, lowercase=False, strip_accents=False, longest_word=limit)
     assert len(found) == tokenizer.encode(text, add_special_tokens=False).tokens.count("[UNK]")
+
+
+@given(TEXTS)
+def test_a_run_has_the_same_words_in_pieces(text):
+    pieces = re.compile(text_checks._PIECES.pattern.replace("100000", "7"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_checks, "_PIECES", pieces)
+        assert long_words(text.encode(), 20) == [word for word in cut(text) if len(word) > 20]
+
+
+def test_a_long_line_of_chinese_is_looked_at_in_pieces():
+    """The words of all of it at once would take hundreds of megabytes."""
+    sizes = []
+    with pytest.MonkeyPatch.context() as patch:
+        normalizer = SimpleNamespace(normalize_str=lambda piece: sizes.append(len(piece)) or "")
+        patch.setattr(text_checks, "_cleaner", lambda: normalizer)
+        long_words(("\u4e2d" * 250_000).encode())
+    assert sizes == [100_000, 100_000, 50_000]
 
 
 @pytest.mark.parametrize("limit", [100, 20])
