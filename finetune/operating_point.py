@@ -62,7 +62,8 @@ def _share(part: float, whole: float) -> float | None:
 
 def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.ndarray) -> float:
     """The threshold on the probability of the positive class that reaches what is wished for with the best of the other
-    rate (see `OTHER`), between two probabilities; where nothing reaches it, the one that comes nearest.
+    rate (see `OTHER`), between two probabilities: of several such the one with the most of what is wished for. Where
+    nothing reaches it, the one that comes nearest.
 
     Args:
         positive: bool [n], the gold labels.
@@ -85,7 +86,8 @@ def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.
     defined = np.flatnonzero((parts[wish.name][1] > 0) & (parts[OTHER[wish.name]][1] > 0))
     if not len(defined):
         return 0.5
-    order = np.lexsort((other[defined], np.minimum(reached[defined], wish.value)))
+    reached, other = reached[defined], other[defined]
+    order = np.lexsort((reached, other, np.minimum(reached, wish.value)))
     return float(cuts[defined[order[-1]]])
 
 

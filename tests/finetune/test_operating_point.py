@@ -41,7 +41,7 @@ def test_no_threshold_reaches_the_wish_at_less_cost(rows, name, value):
     def rank(cut):
         found = rates(positive, numbers >= cut)
         reached, other = found[name], found[OTHER[name]]
-        return None if reached is None or other is None else (min(reached, value), other)
+        return None if reached is None or other is None else (min(reached, value), other, reached)
 
     every = [each for each in map(rank, np.linspace(-0.01, 1.02, 200)) if each]
     if every:
