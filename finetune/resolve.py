@@ -160,8 +160,10 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
 
 
 def with_search(settings: FinetuneSettings) -> FinetuneSettings:
-    """The settings with a learning rate found for this model, as for every other, unless all are to have one rate."""
-    return replace(settings, learning_rate="search") if settings.learning_rate == "auto" else settings
+    """The settings with a learning rate found for this model, as for every other, unless all are to have one rate, or
+    a grid has rates of its own."""
+    is_open = settings.learning_rate == "auto" and settings.grid == "none"
+    return replace(settings, learning_rate="search") if is_open else settings
 
 
 def learning_rate(optimizer: str, hidden_size: int) -> float:

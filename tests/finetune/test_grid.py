@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from finetune.finetuning import paper_grid
+from finetune.compare import named_runs
+from finetune.finetuning import paper_grid, ways
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from pretrain.engine.distributed import World
 
 OPTIONS = ["--device=cpu", "--precision=fp32", "--threads=1"]
 
@@ -21,6 +23,11 @@ def test_the_grid_is_that_of_the_paper_at_the_rates_of_the_model(encoder):
     assert {c["budget"] for c in found.values()} == {"2epochs", "3epochs", "4epochs"}
     rates = sorted({c["learning_rate"] for c in found.values()}, reverse=True)
     assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.6, 0.4], rel=0.05)
+
+
+def test_every_model_of_a_comparison_has_the_grid(encoder, tmp_path):
+    settings = FinetuneSettings(model=str(encoder), out=str(tmp_path / "both"), grid="paper", compare=("scratch",))
+    assert [len(ways(run)) for run in named_runs(settings, World()).values()] == [18, 18]
 
 
 @pytest.mark.slow
