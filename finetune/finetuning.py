@@ -79,7 +79,7 @@ def run_seeds(
 
     def finished() -> dict | None:
         refuse_fewer_seeds(out, seeds)
-        return finished_results(out, seeds, material.digest, settings.report_by)
+        return finished_results(out, seeds, material.digest, presented(settings))
 
     results = world.from_main(finished)
     if results:
@@ -103,10 +103,26 @@ def run_seeds(
     return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))
 
 
-def finished_results(out: Path, seeds: range, digest: str, report_by: str | None) -> dict | None:
-    """The content of results.json, if it is that of these seeds on these texts, by these parts; else None."""
+def presented(settings: FinetuneSettings) -> dict[str, Any]:
+    """What decides how results are written, not what is learned, for results.json."""
+    return {"report_by": settings.report_by, "show_text": settings.show_text}
+
+
+# Of runs of releases that did not write it down.
+_PRESENTED_BEFORE = {"report_by": None, "show_text": "yes"}
+
+
+def finished_results(out: Path, seeds: range, digest: str, asked: Mapping[str, Any]) -> dict | None:
+    """The content of results.json, if it is that of these seeds on these texts; else None.
+
+    Args:
+        asked: what `presented` gives: files that were written otherwise are written again.
+    """
     results = read_object(out / "results.json", data=str, validation=dict)
-    if results is None or results["data"] != digest or results.get("report_by") != report_by:
+    if results is None or results["data"] != digest:
+        return None
+    before = _PRESENTED_BEFORE | results
+    if any(before[name] != value for name, value in asked.items()):
         return None
     finished = [scores["seeds"] for scores in results["validation"].values() if "seeds" in scores]
     return results if finished and len(finished[0]) == len(seeds) else None
@@ -239,7 +255,7 @@ class Results:
             "test": combined([found["test"] for found in scores]) if self.dataset.test else None,
             "intervals": {shown.split: intervals(self.task, shown.targets, shown.outputs, shown.examples)},
             "ensemble": self._ensemble(),
-            "report_by": self.settings.report_by,
+            **presented(self.settings),
             "by": self._by(),
             **self.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],

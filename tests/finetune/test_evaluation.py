@@ -142,7 +142,16 @@ def test_another_column_to_report_by_trains_nothing_anew(finished, encoder, file
     before = (finished / "seed-1" / "results.json").read_bytes()
     assert main(given) == 0
     assert "test, by patient" in capsys.readouterr().out and len(results_of(finished)["by"]["test"]) == 10
+    shown, results = (finished / "mistakes.md").read_text(), results_of(finished)
+    assert "the patient was 7" in shown
+    # Texts that are no longer to be shown go, also where nothing else has changed.
+    assert main([*given, "--show-text=no"]) == 0
+    hidden = (finished / "mistakes.md").read_text()
+    assert "test.jsonl:" in hidden and "text:" not in hidden and "the patient" not in hidden
+    assert results_of(finished) == results | {"show_text": "no"}
     assert (finished / "seed-1" / "results.json").read_bytes() == before
+    assert main([*given, "--show-text=no"]) == 0
+    assert "holds this run, finished" in capsys.readouterr().out
 
 
 def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
