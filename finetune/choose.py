@@ -108,7 +108,10 @@ def run(settings: ChooseSettings) -> None:
     unsure = np.array([task.uncertainty(np.stack(each)) for each in outputs])  # [n, 2]
     with Output(settings.out) as output:
         for place in chosen(unsure[:, 0], examples, settings.rows):
-            prediction = task.prediction(task.averaged(outputs[place]), examples[place])
+            mean = task.averaged(outputs[place])
+            # As `Ensemble.outputs`; what one model gives is finished.
+            mean = task.finished(mean[None])[0] if len(folders) > 1 else mean
+            prediction = task.prediction(mean, examples[place])
             numbers = dict(zip(reasons, (round(float(number), 6) for number in unsure[place]), strict=False))
             found_row = {**rows[place], **numbers, **prediction}
             output.file.write(json.dumps(found_row, ensure_ascii=False, default=str) + "\n")

@@ -270,12 +270,18 @@ def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path
 def test_rows_are_chosen_that_are_uncertain_and_differ(encoder, files, tmp_path, one_thread, capsys):
     out, next_rows = tmp_path / "run", tmp_path / "next.jsonl"
     given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--seeds=2"]
+    given += ["--calibrate", "--operating-point=sensitivity=0.9"]
     assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
     assert choose([files["test"], f"--model={out}", "--rows=8", f"--out={next_rows}", "--device=cpu"]) == 0
     found = [json.loads(line) for line in open(next_rows)]
     assert len({row["text"] for row in found}) == 8 and "8 of 80 rows" in capsys.readouterr().err
-    for row in found:
-        p = np.array(list(row["probabilities"].values()))
+    texts = [row["text"] for row in found]
+    seeds = [Predictor(out / f"seed-{number}" / "model").predict(texts) for number in (1, 2)]
+    means = np.mean([[list(row["probabilities"].values()) for row in seed] for seed in seeds], axis=0)
+    for row, p, together in zip(found, means, Ensemble(out).predict(texts), strict=True):
+        # With the temperature and the threshold of the mean.
+        assert row["probabilities"] == pytest.approx(together["probabilities"], abs=2e-6)
+        assert row["predicted_label"] == together["predicted_label"]
         assert row["uncertainty"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
         assert 0 <= row["disagreement"] <= row["uncertainty"] + 1e-6
     assert found[0]["uncertainty"] == max(row["uncertainty"] for row in found)
