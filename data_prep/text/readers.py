@@ -215,28 +215,29 @@ def rows(
 
 
 class _Twice(ValueError):
-    """A name that an object has twice."""
+    """An object has a name twice; the text is where (see `_repeated`)."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs) and (name := _repeated([name for name, _ in pairs])):
-        raise _Twice(name)
+    if len(found) != len(pairs) and (twice := _repeated([name for name, _ in pairs])):
+        raise _Twice(twice)
     return found
 
 
 def _repeated(names: Sequence[str]) -> str:
-    """The first name that comes a second time, "" for none; a column without a name is not asked for."""
-    seen: set[str] = set()
-    for name in names:
+    """Which two columns have the first name that comes a second time, "" for none; a column without a name is not asked
+    for. Not the name, which is text where a first row stands in the place of the names."""
+    seen: dict[str, int] = {}
+    for number, name in enumerate(names, 1):
         if name and name in seen:
-            return name
-        seen.add(name)
+            return f"columns {seen[name]} and {number}"
+        seen[name] = number
     return ""
 
 
-def _of_one_name(place: str, name: str) -> PrepError:
-    return PrepError(f"{place} has two columns of the same name ({listing([name])}): rename one.")
+def _of_one_name(place: str, columns: str) -> PrepError:
+    return PrepError(f"{place} has two columns of the same name ({columns}): rename one.")
 
 
 def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
@@ -342,8 +343,8 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
                 f"{source.shown}:{place} holds texts where the names of columns should be: "
                 "put a line of names at the top, such as id,text,label."
             )
-        if name := _repeated(header):
-            raise _of_one_name(f"{source.shown}:{place}", name)
+        if twice := _repeated(header):
+            raise _of_one_name(f"{source.shown}:{place}", twice)
         place = before + reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
@@ -375,8 +376,8 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
     try:
         _check_unchanged(source, os.stat(source.path))
         with parquet.ParquetFile(source.path) as file:
-            if name := _repeated(file.schema_arrow.names):
-                raise _of_one_name(source.shown, name)
+            if twice := _repeated(file.schema_arrow.names):
+                raise _of_one_name(source.shown, twice)
             for batch in file.iter_batches(batch_size=64, columns=columns):
                 for row in batch.to_pylist():
                     number += 1

@@ -261,13 +261,13 @@ CASES = {
     ),
     "csv with two columns of one name": Case(
         text("text,id,text\n" + "".join(f'a,{n},"{article(n)}"\n' for n in range(12)), "rows.csv"),
-        refused=("rows.csv:1 has two columns of the same name (text)", "rename one"),
+        refused=("rows.csv:1 has two columns of the same name (columns 1 and 3): rename one",),
     ),
     "csv with two columns without a name": Case(
         text("text,,\n" + "".join(f'"{article(n)}",{n},\n' for n in range(12)), "rows.csv"), numbers={"documents": 12}
     ),
     "jsonl with a name twice": Case(
-        rows('{"text": "a b", "text": "c d"}'), refused=("rows.jsonl:13 has two columns of the same name (text)",)
+        rows('{"text": "a b", "text": "c d"}'), refused=("rows.jsonl:13 has two columns of the same name (columns 1",)
     ),
     "jsonl with a nameless name twice": Case(rows('{"": 1, "": 2, "text": "a"}'), numbers={"documents": 13}),
     "parquet with two columns of one name": Case(two_columns, refused=("rows.parquet has two columns of the same",)),
