@@ -1,6 +1,5 @@
 """Vectors of texts, for search and grouping, from any model folder. `python -m finetune.embed`"""
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -139,7 +138,7 @@ def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) 
 
     names = [VECTOR] if settings.kind is None else [settings.kind, "start", "end", VECTORS]
     is_npy = settings.form == "npy"
-    finish = partial(to_parquet, names=names) if settings.form == "parquet" else os.replace
+    finish = partial(to_parquet, names=names) if settings.form == "parquet" else None
     bad, began = BadRows(settings.skip_bad_rows, "give such rows no vector"), time.monotonic()
     with Output(settings.out, asked_of(settings, sources), is_npy, finish) as output:
         written, before = output.written, replace(output.written)

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from data_prep.durable import read_object, replaced, write_json
+from data_prep.durable import flush_to_disk, read_object, replaced, write_json
 from data_prep.errors import UserError
 from data_prep.text.sources import Source
 
@@ -55,7 +55,7 @@ class Output:
         path: of the file; None for standard output.
         asked: what decides the content. None: nothing goes on.
         is_binary: whether `file` takes bytes.
-        finish: makes the file, at its second argument, of what was written, at its first.
+        finish: makes the file, at its second argument, of what was written, at its first; None: it is the file.
 
     Raises:
         FinetuneError: another process is writing it, or something else stands where its beginning is kept.
@@ -66,7 +66,7 @@ class Output:
         path: str | None,
         asked: dict[str, Any] | None = None,
         is_binary: bool = False,
-        finish: Callable[[Path, Path], None] = os.replace,
+        finish: Callable[[Path, Path], None] | None = None,
     ):
         self.path, self.asked, self.is_binary, self.finish = path, asked, is_binary, finish
         self.written = Written()
@@ -130,7 +130,7 @@ class Output:
             return
         try:
             self._close(kind)
-        except OSError:
+        except BaseException:
             self._end(is_kept=True)
             raise
         # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on.
@@ -141,13 +141,22 @@ class Output:
         # What could not be written cannot be written while it is closed.
         with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
             self.file.close()
-        if kind is None:
-            with replaced(Path(self.path), is_shared=True) as temporary:
+        if kind is not None:
+            return
+        path = Path(self.path)
+        if self.finish is None:
+            # At every moment it has one of its two names.
+            flush_to_disk(self._part)
+            os.replace(self._part, path)
+            flush_to_disk(path.parent)
+        else:
+            with replaced(path, is_shared=True) as temporary:
                 self.finish(self._part, temporary)
 
     def _end(self, is_kept: bool) -> None:
         # Without a state nothing is known of what was written.
-        if not (is_kept and self.asked is not None and self.written.rows and self._state.is_file()):
+        is_begun = self.written.rows and self._state.is_file() and self._part.is_file()
+        if not (is_kept and self.asked is not None and is_begun):
             self._part.unlink(missing_ok=True)
             self._state.unlink(missing_ok=True)
         self._unlock()

@@ -5,9 +5,11 @@ import shutil
 
 import pytest
 
+from data_prep import durable
+from finetune import output as writing
 from finetune import predict as predicting
 from finetune.inputs import input_sources
-from finetune.output import asked_of
+from finetune.output import Output, Written, asked_of
 from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.predictor import Facts, Predictor
@@ -70,6 +72,37 @@ def test_the_same_command_goes_on_and_the_file_is_the_same(tagger, rows, tmp_pat
     assert "35 rows, 1 of them without a usable text, 2 longer than 48 tokens" in said
     assert out.read_bytes() == whole.read_bytes() and sum(asked[3:]) == ROWS - 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "rows.jsonl", "whole"]
+
+
+@pytest.mark.parametrize("kind", [Interrupted, OSError])
+@pytest.mark.parametrize("options", [{}, {"finish": shutil.copyfile}], ids=["as it is", "made of it"])
+def test_what_ends_while_the_file_gets_its_name_is_not_lost(tmp_path, monkeypatch, kind, options):
+    """Before and after the renaming."""
+    flush, path, lines = durable.flush_to_disk, tmp_path / "out.jsonl", "1\n" * 1000
+    for failing in (1, 2):
+        path.unlink(missing_ok=True)
+        calls = []
+
+        def fails(written, calls=calls, failing=failing):
+            calls.append(written)
+            if len(calls) == failing:
+                raise kind
+            flush(written)
+
+        with pytest.raises(kind), Output(str(path), {"model": "a"}, **options) as output:
+            output.file.write(lines)
+            output.flush(Written(rows=1000))
+            monkeypatch.setattr(durable, "flush_to_disk", fails)
+            monkeypatch.setattr(writing, "flush_to_disk", fails, raising=False)
+        monkeypatch.undo()
+        left = {each.name for each in tmp_path.iterdir()}
+        assert len(calls) == failing
+        if failing == 1:
+            assert left == {"out.jsonl.part", "out.jsonl.part.json"}
+            with Output(str(path), {"model": "a"}, **options) as output:
+                assert output.written.rows == 1000
+            left = {each.name for each in tmp_path.iterdir()}
+        assert "out.jsonl" in left and path.read_text() == lines
 
 
 @pytest.mark.parametrize("change", ["file", "option"])
