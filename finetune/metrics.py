@@ -42,10 +42,11 @@ def scores(
     """The METRICS of predictions, as scikit-learn defines them with `zero_division=0`.
 
     Macro averages are over the classes that occur among gold labels or predictions; `mcc` is Matthews' correlation for
-    any number of classes (Gorodkin 2004), 0 where one side has a single class; `auroc` and `average_precision` are of
-    the positive class, or the mean over the classes among the gold labels, each against the rest, and None where there
-    is none, or with over 100 classes; `calibration_error` is that of the answers (see `ranking`); `loss` is the
-    mean negative log probability of the gold class in nats, probabilities below 1.2e-7 counted as that.
+    any number of classes (Gorodkin 2004), 0 where the predictions are of a single class, and None where the gold labels
+    are (scikit-learn has 0 there too); `auroc` and `average_precision` are of the positive class, or the mean over the
+    classes among the gold labels, each against the rest, and None where there is none, or with over 100 classes;
+    `calibration_error` is that of the answers (see `ranking`); `loss` is the mean negative log probability of the gold
+    class in nats, probabilities below 1.2e-7 counted as that.
 
     Args:
         positive: of two classes the one that is looked for, for the scores OF_TWO.
@@ -56,7 +57,9 @@ def scores(
     with warnings.catch_warnings():
         # It warns of few texts, of many classes and of a single class; all three have well-defined scores.
         warnings.simplefilter("ignore", UserWarning)
-        found = {"accuracy": float(np.mean(gold == predicted)), "mcc": float(matthews_corrcoef(gold, predicted))}
+        found: dict[str, float | None] = {"accuracy": float(np.mean(gold == predicted))}
+        # With gold labels of one class no predictions are better than others.
+        found["mcc"] = None if len(np.unique(gold)) < 2 else float(matthews_corrcoef(gold, predicted))
         *columns, support = precision_recall_fscore_support(gold, predicted, zero_division=0)
     for name, column in zip(("precision", "recall", "f1"), columns, strict=True):
         found[f"macro_{name}"] = float(column.mean())
@@ -133,7 +136,7 @@ def scores_of_draws(
     # Gorodkin 2004, equation 8, of the margins.
     covariance = of_right.sum(1) * total - (of_gold * of_given).sum(1)
     spread = (total**2 - (of_gold**2).sum(1)) * (total**2 - (of_given**2).sum(1))
-    found["mcc"] = _ratio(covariance, np.sqrt(spread))
+    found["mcc"] = np.where((of_gold > 0).sum(1) < 2, None, _ratio(covariance, np.sqrt(spread)))
     of_text = probabilities[every, gold].astype(np.float64)
     found["loss"] = counts @ np.log(1 / np.clip(of_text, _SMALLEST, 1)) / total
     confidence, is_right = probabilities[every, predicted], predicted == gold
