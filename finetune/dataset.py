@@ -1,6 +1,7 @@
 """The labelled texts of a fine-tuning: read, checked against each other, and split."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,11 @@ class Dataset:
     def rows(self) -> dict[str, int]:
         """The number of rows of each part."""
         return {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
+
+    def groups_and_parts(self) -> str:
+        """A digest of those of the held-out rows, in their order: intervals and the scores of parts depend on them."""
+        names = [(row.group, row.part) for rows in self.held_out().values() for row in rows]
+        return hashlib.blake2b(json.dumps(names).encode(), digest_size=16).hexdigest()
 
 
 def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Dataset:

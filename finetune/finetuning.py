@@ -79,7 +79,7 @@ def run_seeds(
 
     def finished() -> dict | None:
         refuse_fewer_seeds(out, seeds)
-        return finished_results(out, seeds, material.digest, presented(settings))
+        return finished_results(out, seeds, material.digest, presented(settings, dataset))
 
     results = world.from_main(finished)
     if results:
@@ -103,12 +103,16 @@ def run_seeds(
     return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))
 
 
-def presented(settings: FinetuneSettings) -> dict[str, Any]:
+def presented(settings: FinetuneSettings, dataset: Dataset) -> dict[str, Any]:
     """What decides how results are written, not what is learned, for results.json."""
-    return {"report_by": settings.report_by, "show_text": settings.show_text}
+    return {
+        "report_by": settings.report_by,
+        "show_text": settings.show_text,
+        "groups_and_parts": dataset.groups_and_parts(),
+    }
 
 
-# Of runs of releases that did not write it down.
+# Of runs of releases that did not write it down; their groups and parts are taken for the same.
 _PRESENTED_BEFORE = {"report_by": None, "show_text": "yes"}
 
 
@@ -116,12 +120,12 @@ def finished_results(out: Path, seeds: range, digest: str, asked: Mapping[str, A
     """The content of results.json, if it is that of these seeds on these texts; else None.
 
     Args:
-        asked: what `presented` gives: files that were written otherwise are written again.
+        asked: what `presented` gives: results that were written for something else are written again.
     """
     results = read_object(out / "results.json", data=str, validation=dict)
     if results is None or results["data"] != digest:
         return None
-    before = _PRESENTED_BEFORE | results
+    before = asked | _PRESENTED_BEFORE | results
     if any(before[name] != value for name, value in asked.items()):
         return None
     finished = [scores["seeds"] for scores in results["validation"].values() if "seeds" in scores]
@@ -255,7 +259,7 @@ class Results:
             "test": combined([found["test"] for found in scores]) if self.dataset.test else None,
             "intervals": {shown.split: intervals(self.task, shown.targets, shown.outputs, shown.examples)},
             "ensemble": self._ensemble(),
-            **presented(self.settings),
+            **presented(self.settings, self.dataset),
             "by": self._by(),
             **self.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],

@@ -12,7 +12,7 @@ import pytest
 from finetune.choose import chosen
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset, read_training_rows
-from finetune.finetuning import kept_seed
+from finetune.finetuning import finished_results, kept_seed, presented
 from finetune.folds import folds, parts_of
 from finetune.learning_curve import growing
 from finetune.operating_point import OperatingPoint, rates
@@ -152,6 +152,28 @@ def test_another_column_to_report_by_trains_nothing_anew(finished, encoder, file
     assert (finished / "seed-1" / "results.json").read_bytes() == before
     assert main([*given, "--show-text=no"]) == 0
     assert "holds this run, finished" in capsys.readouterr().out
+
+
+def test_groups_or_parts_that_were_corrected_are_noticed(finished, files):
+    """They are no part of what is learned; intervals and the scores of parts change."""
+    results = results_of(finished)
+    settings = FinetuneSettings(**files, group_column="patient", report_by=results["report_by"],
+                                show_text=results["show_text"])  # fmt: skip
+    dataset = read_dataset(settings)
+    first, *rest = dataset.test
+
+    def found(dataset):
+        return finished_results(finished, range(1, 2), results["data"], presented(settings, dataset))
+
+    assert found(dataset) == results
+    assert found(replace(dataset, test=[replace(first, group="x"), *rest])) is None
+    assert found(replace(dataset, test=[replace(first, part="x"), *rest])) is None
+    # An earlier release did not write them down.
+    content = (finished / "results.json").read_text()
+    del results["groups_and_parts"]
+    (finished / "results.json").write_text(json.dumps(results))
+    assert found(dataset) == results
+    (finished / "results.json").write_text(content)
 
 
 def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
