@@ -68,10 +68,10 @@ class ChooseSettings:
 
 def run(settings: ChooseSettings) -> None:
     """`python -m finetune.choose`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    from .predictor import Predictor, decided_on_mean, seeds_of
+    from .predictor import Predictor, decided_on_mean, seeds_decided_on
 
     sources = begin(settings.asked(settings.model), ChooseSettings.model, "finetune.run")
-    folders = seeds_of(settings.model) or [settings.model]
+    folders = seeds_decided_on(settings.model) or [settings.model]
     if (Path(settings.model) / "fold-1").is_dir():
         raise FinetuneError(f"{settings.model} holds folds: give one of them, {Path(settings.model) / 'fold-1'}")
     rows: list[dict[str, Any]] = []

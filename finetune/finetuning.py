@@ -287,7 +287,7 @@ class Results:
         held_out, task = self.dataset.held_out(), self.dataset.task
         means = {split: task.averaged([outputs_of(folder, split) for folder in folders]) for split in held_out}
         task = task.tuned(task.targets(held_out["validation"]), means["validation"])
-        write_json(self.out / ENSEMBLE_FILE, {"decision": task.decision()})
+        write_json(self.out / ENSEMBLE_FILE, {"decision": task.decision(), "seeds": [each.name for each in folders]})
         scores = {
             split: task.scores(task.targets(rows), task.finished(means[split])) for split, rows in held_out.items()
         }

@@ -194,13 +194,31 @@ class Predictor(_Asked):
 
 
 ENSEMBLE_FILE = "ensemble.json"
-"""In the folder of a run: what was decided on the mean of its seeds' outputs."""
+"""In the folder of a run: what was decided on the mean of its seeds' outputs, and which seeds these were."""
 
 
 def seeds_of(folder: str | Path) -> list[str]:
     """The models of the finished seeds of a run, in their order; none where the folder is no run."""
     found = sorted(Path(folder).glob("seed-*/model"), key=lambda model: (len(model.parent.name), model.parent.name))
     return [str(model) for model in found if (model.parent / "results.json").exists()]
+
+
+def seeds_decided_on(folder: str | Path) -> list[str]:
+    """The models of the seeds that a run was finished with last: while it is given more, what was decided is of these.
+
+    Raises:
+        FinetuneError: one of them is not there.
+    """
+    models = seeds_of(folder)
+    found = read_object(Path(folder) / ENSEMBLE_FILE, seeds=list)
+    if found is None:
+        # Of a single seed, or of an earlier release.
+        return models
+    named = {Path(model).parent.name: model for model in models}
+    if missing := [name for name in map(str, found["seeds"]) if name not in named]:
+        raise FinetuneError(f"{Path(folder) / missing[0]} is not there, or not finished: give the command of the "
+                            "fine-tuning again")  # fmt: skip
+    return [named[str(name)] for name in found["seeds"]]
 
 
 _NO_ENSEMBLE = "{} is no finished run of several seeds: give the --out of one"
@@ -226,7 +244,7 @@ class Ensemble(_Asked):
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", precision: str = "fp32"):
-        self.seeds = [Predictor(model, device, precision) for model in seeds_of(folder)]
+        self.seeds = [Predictor(model, device, precision) for model in seeds_decided_on(folder)]
         if not self.seeds:
             raise FinetuneError(_NO_ENSEMBLE.format(folder))
         if not self.seeds[0].task.has_answers:

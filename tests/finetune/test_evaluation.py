@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -285,6 +286,14 @@ def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path
     each = [Predictor(out / f"seed-{seed}" / "model").predict(rows) for seed in (1, 2, 3)]
     mean = np.mean([[row["probabilities"]["sick"] for row in seed] for seed in each], axis=0)
     assert [row["probabilities"]["sick"] for row in found] == pytest.approx(mean, abs=1e-5)
+    # While a run is given more seeds, they are not asked with what was decided without them.
+    shutil.copytree(out / "seed-3", out / "seed-4")
+    assert len(Ensemble(out).seeds) == 3
+    shutil.rmtree(out / "seed-2")
+    with pytest.raises(FinetuneError, match="seed-2 is not there"):
+        Ensemble(out)
+    (out / "ensemble.json").write_text('{"decision": {}}')
+    assert len(Ensemble(out).seeds) == 3
     with pytest.raises(FinetuneError, match="no finished run of several seeds"):
         Ensemble(out / "final")
 
