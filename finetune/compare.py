@@ -52,7 +52,8 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
         for name, run in runs.items():
             say(f"\n=== {name}")
             with claimed(Path(run.out)) if world.is_main else nullcontext():
-                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption, with_baselines=False)
+                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption, with_baselines=False,
+                                         needs_seeds=bool(dataset.test))  # fmt: skip
         if world.is_main:
             write_comparison(settings, out, dataset, models, {name: Path(run.out) for name, run in runs.items()})
     return out

@@ -66,11 +66,14 @@ def run_seeds(
     world: World,
     interruption: Interruption,
     with_baselines: bool = True,
+    needs_seeds: bool = False,
 ) -> dict:
     """Train every seed that is not finished, then write down and say what they reached; returns results.json.
 
     Args:
         with_baselines: whether to add the results of what learns without a BERT.
+        needs_seeds: whether the caller reads the seeds' outputs, so that a seed whose folder was removed is trained
+            again; else a finished run can do without them.
     """
     settings = with_task(with_budget(settings, len(dataset.train)), dataset.task)
     torch.set_num_threads(settings.threads)
@@ -79,6 +82,8 @@ def run_seeds(
 
     def finished() -> dict | None:
         refuse_fewer_seeds(out, seeds)
+        if needs_seeds and not all((out / _seed_name(seed) / "results.json").exists() for seed in seeds):
+            return None
         return finished_results(out, seeds, material.digest, presented(settings, dataset))
 
     results = world.from_main(finished)
@@ -204,7 +209,7 @@ def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
     try:
         with np.load(path) as stored:
             found: np.ndarray = stored[split]
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise FinetuneError(f"{path} is damaged: remove {seed_folder} to train this seed again") from error
     return found
 

@@ -55,7 +55,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
             run = replace(settings, folds=None, out=str(place))
             run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
             with claimed(place) if world.is_main else nullcontext():
-                found.append(run_seeds(run, place, dataset, world, interruption))
+                found.append(run_seeds(run, place, dataset, world, interruption, needs_seeds=True))
         if world.is_main:
             write_results(out, settings, datasets[0].task, found, datasets)
     return out

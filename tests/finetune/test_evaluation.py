@@ -427,10 +427,14 @@ def test_folds_give_mean_and_spread_and_go_on(encoder, files, tmp_path, one_thre
         assert part["scores"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
     assert sum(part["texts"] for part in results["by"].values()) == 160
     assert len(open(out / "doubtful.jsonl").readlines()) == 16
+    # One whose file of outputs is damaged is trained again, as the message says.
     (out / "results.json").unlink()
+    (out / "fold-1" / "seed-1" / "probabilities.npz").write_bytes(b"")
     capsys.readouterr()
+    assert main(given) == 2 and f"remove {out / 'fold-1' / 'seed-1'} to train" in capsys.readouterr().err
+    shutil.rmtree(out / "fold-1" / "seed-1")
     assert main(given) == 0
-    assert capsys.readouterr().out.count("holds this run, finished") == 3 and results_of(out) == results
+    assert capsys.readouterr().out.count("holds this run, finished") == 2 and results_of(out) == results
 
 
 def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread):
