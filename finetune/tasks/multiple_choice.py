@@ -179,6 +179,17 @@ class MultipleChoice(Task):
         """The score of each choice: [P, 1]."""
         return logits.float()
 
+    def judged(self, outputs: np.ndarray, encoded: Encoded) -> np.ndarray:
+        """The logarithm of the probability of each choice: float32 [I, 1]."""
+        scores, starts = outputs.astype(np.float64), np.flatnonzero(np.diff(encoded.text, prepend=-1))
+        wholes = np.logaddexp.reduceat(scores, starts)
+        return (scores - np.repeat(wholes, np.diff(np.append(starts, len(scores))), axis=0)).astype(np.float32)
+
+    def averaged(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The logarithm of the mean of their probabilities."""
+        found = np.logaddexp.reduce(np.stack(outputs).astype(np.float64)) - np.log(len(outputs))
+        return found.astype(np.float32)
+
     def of_texts(self, outputs: np.ndarray, examples: Sequence[Example]) -> list[np.ndarray]:
         """[W, 1] of the W choices of each row."""
         return items_of_texts(outputs, [len(example.choices or ()) for example in examples])

@@ -472,7 +472,7 @@ def test_transformers_gives_the_same_scores(finished, files):
         given_ = tokenizer([row.text] * len(row.choices), list(row.choices), padding=True, return_tensors="pt")
         with torch.no_grad():
             scores = model(**{name: values[None] for name, values in given_.items()}).logits[0]
-        torch.testing.assert_close(torch.from_numpy(output[:, 0]), scores, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(output[:, 0]), scores.log_softmax(-1), rtol=1e-4, atol=1e-4)
 
 
 def test_the_lines_of_the_card_use_the_model(finished, capsys):
@@ -531,7 +531,10 @@ def test_what_a_program_asks_wrongly_is_one_sentence(finished, given_, sentence)
 
 def test_all_seeds_are_asked_and_rows_are_chosen(finished, files, tmp_path, capsys):
     row = {"question": "the patient", "choices": ["mask 1", "heart 1", "7 1"]}
-    (found,) = Ensemble(finished).predict([row])
+    together = Ensemble(finished)
+    (found,) = together.predict([row])
+    mean = np.mean([seed.predict([row])[0]["probabilities"] for seed in together.seeds], axis=0)
+    assert found["probabilities"] == pytest.approx(mean, abs=2e-6)
     assert found["predicted_text"] == "heart 1" and Predictor(finished / "final").predict([row, row])[1] is not None
     out = tmp_path / "chosen.jsonl"
     assert choose([files[1], f"--model={finished}", "--rows=7", f"--out={out}", "--device=cpu"]) == 0
