@@ -164,7 +164,11 @@ def comparison_table(task: Task, results: dict) -> str:
         )
     if any(found["grid"] for found in results["models"].values()):
         notes.append("Each model has what was best for it on the validation texts among the paper's grid.")
-    notes += [_trouble(name, found) for name, found in results["models"].items() if found["restarts"]]
+    notes += [
+        _trouble(name, found)
+        for name, found in results["models"].items()
+        if found["restarts"] or found["learned_nothing"]
+    ]
     return "\n".join([header, line, *rows]) + "\n\n" + "\n".join(notes) + "\n"
 
 
@@ -187,8 +191,10 @@ def _rate(found: dict) -> str:
 
 
 def _trouble(name: str, found: dict) -> str:
-    """How often a model learned nothing and began again at a lower rate, and whether that helped."""
+    """That a model learned nothing, how often it began again at a lower rate, and whether that helped."""
     seeds = found["learned_nothing"]
+    if not found["restarts"]:
+        return f"{name} learned nothing with {len(seeds)} of its seeds."
     times = "once" if found["restarts"] == 1 else f"{found['restarts']} times"
     sentence = f"{name} learned nothing and began again at a lower rate {times}"
     return sentence + (f", in vain with {len(seeds)} of its seeds." if seeds else ".")

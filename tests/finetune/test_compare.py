@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 import yaml
 
-from finetune.compare import named_runs
+from finetune.compare import comparison_table, named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Classification
 from pretrain.engine import loop
 from pretrain.engine.distributed import World
 
@@ -76,6 +77,19 @@ def test_each_model_is_what_a_run_of_its_own_gives(compared, files, models, tmp_
         assert found["run, not pretrained"][part] == alone[part]
         assert found["other"][part] == found["run"][part] == found["run 2"][part]
     assert found["run"]["validation"] != alone["validation"]
+
+
+def test_the_table_says_where_nothing_was_learned(compared):
+    """The first seed of a search does not begin again."""
+    found = results_of(compared)
+    for name, restarts, seeds in (("run", 0, [1]), ("other", 1, []), ("run 2", 2, [2])):
+        found["models"][name] |= {"restarts": restarts, "learned_nothing": seeds}
+    notes = comparison_table(Classification(["a", "b"]), found).splitlines()[-3:]
+    assert notes == [
+        "run learned nothing with 1 of its seeds.",
+        "other learned nothing and began again at a lower rate once.",
+        "run 2 learned nothing and began again at a lower rate 2 times, in vain with 1 of its seeds.",
+    ]
 
 
 def test_baselines_are_counted_on_the_same_texts(compared, files):
