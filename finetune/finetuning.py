@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
 from .teacher import open_teacher
 from .tokenizer import open_tokenizer
-from .training import Material, SeedTraining, best_of
+from .training import Material, SeedTraining, best_of, outputs_of
 
 
 def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
@@ -197,21 +196,6 @@ def introduce(settings: FinetuneSettings) -> None:
         f"Fine-tuning {start} {settings.model}{how}, dropout {settings.dropout:g}, {settings.precision} on "
         f"{settings.device}{seeds}{taught}.\n{Machine.here(settings.device)}."
     )
-
-
-def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
-    """What a finished seed's model made of held-out texts: float32 [I, C].
-
-    Raises:
-        FinetuneError: the file is damaged.
-    """
-    path = seed_folder / "probabilities.npz"
-    try:
-        with np.load(path) as stored:
-            found: np.ndarray = stored[split]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-        raise FinetuneError(f"{path} is damaged: remove {seed_folder} to train this seed again") from error
-    return found
 
 
 def outputs_of_seeds(out: Path, task: Task, split: str) -> list[tuple[Task, np.ndarray]]:
@@ -423,8 +407,9 @@ class Search:
         say(f"\n{what}{name}, seed {self.settings.seed}:")
         settings = replace(self.settings, **self.candidates[name])
         training = SeedTraining(
-            settings, settings.seed, self._folder(name), self.material, self.world, self.interruption, most_restarts=0
-        )
+            settings, settings.seed, self._folder(name), self.material, self.world, self.interruption,
+            most_restarts=0, reads_test=False,
+        )  # fmt: skip
         return training.results()["validation"]
 
     def _choose(self, tried: dict[str, dict[str, float]]) -> dict:

@@ -2,11 +2,12 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from .teacher import Teacher, WithTeacher
 
 # Seconds of a time budget kept for the last checkpoint.
 _SAVING = 1.0
+OUTPUTS_FILE = "probabilities.npz"
 _ANOTHER_RUN = "was trained on other texts, with others held back, or from another model or teacher: give another --out"
 
 
@@ -98,18 +100,37 @@ def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, che
     return WithMaskedWords(objective, settings.mlm_weight)
 
 
+def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
+    """What a finished seed's model made of held-out texts: float32 [I, C].
+
+    Raises:
+        FinetuneError: the file is damaged.
+    """
+    path = seed_folder / OUTPUTS_FILE
+    try:
+        with np.load(path) as stored:
+            found: np.ndarray = stored[split]
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise FinetuneError(f"{path} is damaged: remove {seed_folder} to train this seed again") from error
+    return found
+
+
 class SeedTraining:
     """The parts of one seed's training and the order in which they act.
 
     Args:
         out: its own folder: checkpoints/ while it trains, then model/, results.json and probabilities.npz.
         most_restarts: how often it may begin again at a lower rate where it learned nothing.
+        reads_test: whether it is asked about the test texts too; False for those of a search, which judges by the
+            validation texts. A finished one that is to read them then goes on with that.
     """
 
     def __init__(self, settings: FinetuneSettings, seed: int, out: Path, material: Material, world: World,
-                 interruption: Interruption, most_restarts: int = MOST_RESTARTS):  # fmt: skip
+                 interruption: Interruption, most_restarts: int = MOST_RESTARTS,
+                 reads_test: bool = True):  # fmt: skip
         self.settings, self.seed, self.out, self.material = settings, seed, out, material
-        self.world, self.interruption, self.most_restarts = world, interruption, most_restarts
+        self.world, self.interruption = world, interruption
+        self.most_restarts, self.reads_test = most_restarts, reads_test
         self.precision = Precision(settings.device, settings.precision)
         self.machine, self.threads = Machine.here(settings.device), Threads.of(settings, world.size)
         self.checkpoints = Checkpoints(out / "checkpoints", material.tokenizer, settings.keep_checkpoints)
@@ -160,7 +181,22 @@ class SeedTraining:
         # A run that ended right after its results were written has left them.
         self._clear_away()
         say(f"{self.out} is finished.")
+        if self.reads_test and self.material.dataset.test and found["test"] is None:
+            found = self._with_test_texts(found)
         return {"learning_rate": self.settings.learning_rate, "restarts": [], "learned_nothing": False} | found
+
+    def _with_test_texts(self, found: dict) -> dict:
+        """The results of a training that a search has chosen, with those on the test texts."""
+        texts, task = self.material.dataset.test, self.task.with_decision(found["decision"])
+        given = Predictor(self.out / "model", self.settings.device, task=self.task).outputs(texts)
+        self._write_outputs({"validation": outputs_of(self.out, "validation"), "test": given})
+        found |= {"test": task.scores(task.targets(texts), given)}
+        write_json(self.out / "results.json", found)
+        return found
+
+    def _write_outputs(self, found: Mapping[str, np.ndarray]) -> None:
+        with replaced(self.out / OUTPUTS_FILE) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **found)
 
     def _run(self) -> Run:
         newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
@@ -260,7 +296,8 @@ class SeedTraining:
     def _finish(self, run: Run, collapse: Collapse | None) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
         settings, dataset = self.settings, self.material.dataset
-        best, held_out = self.task.kept(self._best(run)), dataset.held_out()
+        best = self.task.kept(self._best(run))
+        held_out = dataset.held_out() if self.reads_test else {"validation": dataset.validation}
         asked = self.task.asked_columns(dataset.columns.texts)
         read = asked, settings.sequence_length, settings.long_text
         facts = Facts(*read, self.task.name, self.task.decision())
@@ -273,8 +310,7 @@ class SeedTraining:
             task = self.task.tuned(self.targets, found["validation"])
             found = {name: task.finished(outputs) for name, outputs in found.items()}
             replace(facts, decision=task.decision()).write(folder)
-        with replaced(self.out / "probabilities.npz") as temporary, open(temporary, "wb") as file:
-            np.savez(file, **found)
+        self._write_outputs(found)
         scores = {name: task.scores(task.targets(held_out[name]), p) for name, p in found.items()}
         results = {
             "validation": scores["validation"],

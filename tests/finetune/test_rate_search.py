@@ -2,6 +2,7 @@ import json
 import shutil
 import signal
 
+import numpy as np
 import pytest
 
 from finetune import training
@@ -60,7 +61,24 @@ def test_what_was_found_is_what_a_run_at_that_rate_gives(searched, given, tmp_pa
     assert main(given(tmp_path / "run", seeds=2, **{"learning-rate": rate})) == 0
     for seed in ("seed-1", "seed-2"):
         assert weights(tmp_path / "run" / seed) == weights(searched / seed)
+        one, two = (folder / seed for folder in (tmp_path / "run", searched))
+        timing = {"seconds": 0, "saving_seconds": 0}
+        assert results_of(one) | timing == results_of(two) | timing
+        for part in ("validation", "test"):
+            assert np.array_equal(training.outputs_of(one, part), training.outputs_of(two, part))
     assert results_of(tmp_path / "run")["learning_rates_tried"] is None
+
+
+def test_what_is_tried_is_not_asked_about_the_test_texts(given, tmp_path, monkeypatch):
+    asked, outputs = [], training.Predictor.outputs
+
+    def noted(predictor, examples):
+        asked.append(examples[0].place.partition(".")[0])
+        return outputs(predictor, examples)
+
+    monkeypatch.setattr(training.Predictor, "outputs", noted)
+    assert main(given(tmp_path / "out", seeds=1, budget="2steps")) == 0
+    assert asked == ["validation"] * 3 + ["test"]
 
 
 def test_candidates_are_spread_around_the_usual_rate_of_a_model(encoder):

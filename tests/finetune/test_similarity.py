@@ -14,13 +14,13 @@ from scipy.stats import pearsonr, spearmanr
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset
 from finetune.embed import main as embed
-from finetune.finetuning import outputs_of
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.similarity import PAIRS, SCORES, TEXTS, UNTUNED, Similarity
+from finetune.training import outputs_of
 from finetune.vectors.embedder import Embedder
 from finetune.vectors.single_texts import halves
 
