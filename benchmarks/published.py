@@ -165,7 +165,8 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "data_prep", "model", "pretrain", "finetune")
+    own = f":!{PLANNED.relative_to(ROOT)}"  # which this program writes itself
+    changed = git("status", "--porcelain", "data_prep", "model", "pretrain", "finetune", own)
     return git("rev-parse", "--short=7", "HEAD") + "+" * bool(changed)
 
 
