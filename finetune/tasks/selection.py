@@ -95,7 +95,7 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
     if numbers and all(number is not None for number in numbers) and any(n != int(n) for n in numbers):
         return Regression.name, "numbers with fractions"
     texts = {value for value in values if isinstance(value, str)}
-    parts = [part.strip() for text in texts for part in text.split(SEPARATOR)]
+    parts = [part for text in texts for part in {part.strip() for part in text.split(SEPARATOR)}]
     # Names that come again in other company; those in a name with a semicolon do not.
     if any(SEPARATOR in text for text in texts) and len(set(parts)) < len(parts):
         return MultiLabel.name, "names joined by semicolons"

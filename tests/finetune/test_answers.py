@@ -214,6 +214,7 @@ def test_a_context_can_be_the_group(tmp_path):
         ([["x"], []], "multi-label"),
         (["yes", "no"], "classification"),
         (["yes; surely", "no"], "classification"),
+        (["no; no", "yes"], "classification"),
         (["a;b", "b;c", "c;a"], "multi-label"),
         (["urgent", "urgent;spam"], "multi-label"),
     ],

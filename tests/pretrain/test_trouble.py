@@ -15,7 +15,7 @@ def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
 
 
 def said(*rows: dict, steps: int = 40) -> list[list[str]]:
-    """What is said after each evaluation of a run of so many steps; other rows lie between them."""
+    """The warnings after each evaluation in a run of `steps` steps; a row of a training step stands before each."""
     seen: list[dict] = []
     trouble, found = Trouble(bert_objective(np.ones(1)), lambda: seen[-1]["step"] / steps), []
     for each in rows:
