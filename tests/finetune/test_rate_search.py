@@ -34,7 +34,12 @@ def given(encoder, make_rows, tmp_path_factory):
         files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
     fixed = {"model": encoder, **files, "budget": "24steps", "batch-size": 8, "evaluations": 2, "metric": "loss"}
     fixed |= {"learning-rate": "search", "precision": "fp32", "device": "cpu"}
-    return lambda out, *more, **options: [*(f"--{k}={v}" for k, v in (fixed | {"out": out} | options).items()), *more]
+    # Calibrated, so that something is decided on the validation texts that acts on the test texts.
+    return lambda out, *more, **options: [
+        *(f"--{k}={v}" for k, v in (fixed | {"out": out} | options).items()),
+        "--calibrate",
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
