@@ -29,6 +29,7 @@ def train(job: dict) -> dict:
 
     from finetune.batches import BatchMaker, TextStream
     from finetune.predictor import Facts, outputs
+    from finetune.training import learned
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
@@ -38,7 +39,8 @@ def train(job: dict) -> dict:
     tokenizer, encoded, task = encode(settings, rows)
     model = task.build_model(settings, job["seed"])
     maker = BatchMaker(encoded["train"], tokenizer, settings.micro_batch_tokens)
-    learner = Learner(settings, model, task.objective(encoded["train"], settings), job["seed"])
+    objective = learned(settings, task.objective(encoded["train"], settings), model, encoded["train"].words(tokenizer))
+    learner = Learner(settings, model, objective, job["seed"])
     batches = Batches(TextStream(encoded["train"], job["seed"]), maker, settings.batch_size, Position(), World())
     steps = Steps(settings, learner, batches)
     began = time.perf_counter()

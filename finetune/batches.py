@@ -68,6 +68,11 @@ class Encoded:
     together: bool = False
     """Whether the sequences of a text stay in one micro-batch, as what is learned of them depends on all."""
 
+    def words(self, tokenizer: TextTokenizer) -> Tensor:
+        """The ids of all tokens of the sequences, each once: int64."""
+        ids = np.unique(self.ids).astype(np.int64)
+        return torch.from_numpy(np.union1d(ids, [tokenizer.cls_id, tokenizer.sep_id]))
+
     def lengths(self) -> np.ndarray:
         """Tokens of each text's sequences together: int64 [n]."""
         return np.bincount(self.text, self.sequences.lengths(), self.num_texts).astype(np.int64)

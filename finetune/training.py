@@ -10,6 +10,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from torch import Tensor
 
 from data_prep.console.screen import say
 from data_prep.durable import read_object, remove_folder, replaced, write_json
@@ -81,13 +82,14 @@ def depth_rates(settings: FinetuneSettings, model: PretrainedModel) -> DepthRate
     return DepthRates(model.config.num_stored_layers, settings.layer_decay, settings.unfreeze, model.layer_of)
 
 
-def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, checkpoint: str = "",
+def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, words: Tensor, checkpoint: str = "",
             teacher: Teacher | None = None) -> Objective:  # fmt: skip
     """What this model is to learn, a teacher's probabilities and masked words beside its task where they are asked for;
     prepares the model for it.
 
     Args:
         objective: of the task; a `ClassObjective` where there is a teacher.
+        words: the ids of all that it will read while it learns.
         checkpoint: that the model is from; empty before the first one.
     """
     if settings.freeze_encoder:
@@ -95,6 +97,8 @@ def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, che
     if teacher is not None:
         objective = WithTeacher(objective, teacher, settings.teacher_weight)
     if not settings.mlm_weight:
+        if not settings.freeze_encoder:
+            model.learn_words(words)
         return objective
     take_mlm_head(model, checkpoint or (None if settings.from_scratch else settings.model))
     return WithMaskedWords(objective, settings.mlm_weight)
@@ -201,7 +205,8 @@ class SeedTraining:
     def _run(self) -> Run:
         newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
-        objective = learned(self.settings, self.objective, model, newest, self.material.teacher)
+        words = self.material.train.words(self.material.tokenizer)
+        objective = learned(self.settings, self.objective, model, words, newest, self.material.teacher)
         counters = Counters(**state["counters"]) if state else Counters()
         rates = depth_rates(self.settings, model)
         learner = Learner(self.settings, model, objective, self.seed, counters, self.world, rates)

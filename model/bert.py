@@ -20,6 +20,7 @@ from .heads import MaskedLanguageHead, Pooler, classification_head
 from .huggingface import PretrainedModel
 from .initialisation import initialise, look_at_neighbours
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
+from .some_rows import learning
 
 
 class BertModel(PretrainedModel):
@@ -230,6 +231,10 @@ class BertWithHead(PretrainedModel):
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers."""
         return self.bert.layer_matrices()
+
+    def learn_words(self, ids: Tensor) -> None:
+        """See `PretrainedModel.learn_words`; not for a model that predicts words."""
+        self.bert.embeddings.word = learning(self.bert.embeddings.word, ids)
 
     def freeze_encoder(self) -> None:
         """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.

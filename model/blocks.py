@@ -19,8 +19,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """BertConfig.hidden_act -> function."""
 
-_LEVELS = 1 << 16
-"""Of a random number: probabilities are rounded to this many parts of one."""
+_LEVELS = 1 << 8
+"""Of a random number."""
 
 
 def layer_norm(config: BertConfig, size: int | None = None) -> nn.LayerNorm:
@@ -49,28 +49,29 @@ class Dropout(nn.Module):
 def dropped(values: Tensor, p: float) -> Tensor:
     """`values` with each zero with probability `p`, else scaled by 1 / (1 - p); torch's default generator decides.
 
-    Torch draws a number of 64 bits for each value on a CPU; this makes four values of it.
+    Torch draws a number of 64 bits for each value on a CPU; this makes eight of it. A threshold between two of their
+    levels is rounded at random, once a call, in such a way that every value is zero with probability `p` exactly.
     """
-    threshold = round(p * _LEVELS)
+    threshold = p * _LEVELS
     # A compiler draws its own numbers, inside the operations around.
-    if values.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < threshold < _LEVELS:
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < threshold <= _LEVELS - 1:
         return F.dropout(values, p)
-    return _Dropped.apply(values, threshold)
+    return _Dropped.apply(values, int(threshold + torch.rand(()).item()), 1 / (1 - p))
 
 
 class _Dropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, threshold: int) -> Tensor:
+    def forward(ctx: Any, values: Tensor, threshold: int, scale: float) -> Tensor:
         count = values.numel()
-        numbers = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.int8)
         keep = torch.empty_like(values)
         torch.ge(numbers[:count].view(values.shape), threshold - _LEVELS // 2, out=keep)
         ctx.save_for_backward(keep)
-        ctx.scale = _LEVELS / (_LEVELS - threshold)
-        return (values * keep).mul_(ctx.scale)
+        ctx.scale = scale
+        return (values * keep).mul_(scale)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
-        return (grad * keep).mul_(ctx.scale), None
+        return (grad * keep).mul_(ctx.scale), None, None

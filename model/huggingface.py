@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .config import BertConfig, ModelError
 from .initialisation import initialise_parameter
 from .names import BERT_NAMES, TensorNames, layer_by_name
+from .some_rows import SomeRows
 from .weights import StoredWeights, check_place, open_weights, read_json
 
 CONFIG_FILE = "config.json"
@@ -53,10 +54,20 @@ class PretrainedModel(nn.Module):
     @property
     def num_bytes(self) -> int:
         """Of all weights in its folder, and of those that only a training needs."""
-        return sum(p.numel() * p.element_size() for p in self.parameters())
+        tensors = [*self.parameters(), *(part.table for part in self.modules() if isinstance(part, SomeRows))]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers, which Muon optimizes."""
+        raise NotImplementedError
+
+    def learn_words(self, ids: Tensor) -> None:
+        """Let a training that holds no other words learn the embeddings of these alone, where that saves memory (see
+        `some_rows`). The model is asked for any words in eval mode, and its folder has all of them.
+
+        Args:
+            ids: int64, in any order and any number of times.
+        """
         raise NotImplementedError
 
     def layer_of(self, name: str) -> int | None:
@@ -126,9 +137,9 @@ class PretrainedModel(nn.Module):
 def to_huggingface(model: PretrainedModel) -> dict[str, Tensor]:
     """The parameters of a model under the names of transformers, on the CPU."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter, _ in _parameters(model):
-        names = model.names.of(name)
-        for theirs, rows in zip(names, parameter.detach().cpu().chunk(len(names)), strict=True):
+    for name, parameter, owner in _parameters(model):
+        names, values = model.names.of(name), owner.whole() if isinstance(owner, SomeRows) else parameter.detach()
+        for theirs, rows in zip(names, values.cpu().chunk(len(names)), strict=True):
             # Cloned, for a chunk shares its memory with its neighbours, which safetensors does not write.
             tensors[theirs] = rows.clone() if len(names) > 1 else rows.contiguous()
     if _is_bare(model):

@@ -19,6 +19,7 @@ from .batch import PackedBatch, PaddingLayout, gathered
 from .config import ModelError
 from .huggingface import PretrainedModel, read_config, read_config_values
 from .outputs import EncoderOutput, LogitsOutput
+from .some_rows import SomeRows, learning
 from .weights import StoredWeights, open_safetensors
 from .wrapped_config import WrappedConfig, transformers_for
 
@@ -83,8 +84,10 @@ class WrappedModel(PretrainedModel):
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors as transformers does; other files stay."""
+        parts = self.theirs.named_modules()
+        whole = {f"{name}.weight": part.whole() for name, part in parts if isinstance(part, SomeRows)}
         with _quiet(transformers_for(self.theirs.config.model_type)):
-            self.theirs.save_pretrained(folder)
+            self.theirs.save_pretrained(folder, state_dict=self.theirs.state_dict() | whole)
 
     @property
     def classifier(self) -> nn.Module:
@@ -107,6 +110,12 @@ class WrappedModel(PretrainedModel):
         if name.startswith(layers):
             return 1 + int(name.removeprefix(layers).split(".")[0])
         return 0 if name.startswith(inside) and not name.startswith(f"{inside}pooler.") else None
+
+    def learn_words(self, ids: Tensor) -> None:
+        """See `PretrainedModel.learn_words`."""
+        # They read padding, too.
+        ids = torch.cat([ids, ids.new_tensor([self.config.pad_token_id or 0])])
+        self.theirs.set_input_embeddings(learning(self.theirs.get_input_embeddings(), ids))
 
     def freeze_encoder(self) -> None:
         """Give embeddings and layers no gradient any more; a pooler and the head stay trainable."""

@@ -155,8 +155,15 @@ def read_state(checkpoint: Path, facts: Iterable[str]) -> dict[str, Any]:
 
 
 def load_optimizer(checkpoint: Path, optimizer: Optimizer) -> None:
-    """Take up the optimizer's state from an intact checkpoint."""
-    optimizer.load_state_tensors(load_file(checkpoint / _STATE / "optimizer.safetensors"))
+    """Take up the optimizer's state from an intact checkpoint.
+
+    Raises:
+        PretrainError: it was written by another version.
+    """
+    try:
+        optimizer.load_state_tensors(load_file(checkpoint / _STATE / "optimizer.safetensors"))
+    except ValueError as error:
+        raise PretrainError(_OTHER_VERSION.format(checkpoint)) from error
 
 
 @torch.no_grad()

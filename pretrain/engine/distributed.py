@@ -96,7 +96,8 @@ class World:
         if self.size == 1:
             return module
         devices = [torch.cuda.current_device()] if next(module.parameters()).is_cuda else None
-        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True)
+        # Buffers are the same everywhere from the start.
+        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
 def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:

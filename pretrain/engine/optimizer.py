@@ -162,16 +162,22 @@ class Optimizer:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take up a state written by `state_tensors` of an optimizer of the same kind over the same parameters."""
+        """Take up a state written by `state_tensors` of an optimizer of the same kind over the same parameters.
+
+        Raises:
+            ValueError: a parameter has another shape.
+        """
         for part in self.parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
-                    suffix = "/" + self._name_of[id(parameter)]
-                    part.state[parameter] = {
+                    suffix = "/" + (name := self._name_of[id(parameter)])
+                    part.state[parameter] = state = {
                         key.removesuffix(suffix): value.to(parameter.device)
                         for key, value in tensors.items()
                         if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
                     }
+                    if any(value.dim() and value.shape != parameter.shape for value in state.values()):
+                        raise ValueError(f"{name} has another shape than its state")
 
 
 def clip(parameters: Sequence[Tensor], largest: float, loss_scale: Tensor | float = 1.0) -> Tensor:

@@ -5,10 +5,12 @@ import statistics
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from data_prep.durable import file_facts, read_sealed, write_sealed
 from finetune.run import main
 from finetune.tasks.classification import Classification
+from finetune.tokenizer import open_tokenizer
 from finetune.training import best_of
 from pretrain.engine import loop
 
@@ -104,6 +106,17 @@ def test_results_have_mean_and_spread_of_every_metric_over_the_seeds(finished):
             assert values["seeds"] == [result[part][metric] for result in each]
             assert values["mean"] == pytest.approx(statistics.mean(values["seeds"]))
             assert values["std"] == pytest.approx(statistics.stdev(values["seeds"]))
+
+
+def test_words_of_no_training_text_are_as_they_were_in_the_encoder(finished, encoder, texts):
+    tokenizer = open_tokenizer(encoder)
+    rows = [json.loads(line) for line in texts["train"].read_text().splitlines()]
+    read = {0, tokenizer.cls_id, tokenizer.sep_id}.union(*tokenizer.encode([row["text"] for row in rows]))
+    name = "bert.embeddings.word_embeddings.weight"
+    after, before = (load_file(folder / "model.safetensors")[name] for folder in (finished / "final", encoder))
+    unchanged = (after == before).all(1).nonzero().flatten().tolist()
+    # Row 0 fills batches up and has no gradient.
+    assert {*range(len(before))} - read <= {*unchanged} <= {*range(len(before))} - read | {0}
 
 
 def test_it_learns_what_can_be_learned(finished):

@@ -82,6 +82,17 @@ def test_the_state_comes_back(model, kind):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+def test_a_state_of_other_shapes_is_refused(model):
+    optimizer = Optimizer(model, "adamw", 1e-3, 0.01)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    state = {name: tensor[:9] if "embeddings.word." in name and tensor.dim() else tensor
+             for name, tensor in optimizer.state_tensors().items()}  # fmt: skip
+    with pytest.raises(ValueError, match=r"bert\.embeddings\.word\.weight has another shape than its state"):
+        optimizer.load_state_tensors(state)
+
+
 def test_a_state_that_torch_s_muon_left_in_an_old_checkpoint_is_taken_up(model):
     names = [name for name, p in model.named_parameters() if any(p is matrix for matrix in model.layer_matrices())]
     theirs = torch.optim.Muon([model.get_parameter(name) for name in names], lr=0.01)
