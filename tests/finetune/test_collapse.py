@@ -178,8 +178,9 @@ def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, 
     assert results_of(out)["restarts"] == 1
 
 
-def test_a_seed_that_never_learns_ends_after_two_restarts_and_says_so(given, tmp_path, capsys):
-    assert main(given(tmp_path / "run", **{"learning-rate": 30})) == 0
+def test_a_seed_that_never_learns_ends_after_two_restarts_and_says_so(given, write_rows, make_rows, tmp_path, capsys):
+    alike = write_rows([row | {"text": "mask 1 2 3"} for row in make_rows(96)])
+    assert main(given(tmp_path / "run", train=alike, validation=alike)) == 0
     found = results_of(tmp_path / "run")
     assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1]
     assert found["validation"]["mcc"]["mean"] == 0
