@@ -156,7 +156,7 @@ def _print_plan(
     disk = needs.checkpoints + (runs + models) * needs.weights
     say_plan(
         {
-            "model": f"{sum(weights.numel() for weights in learner.model.parameters()):,} parameters",
+            "model": f"{learner.model.num_parameters:,} parameters",
             "budget": " or ".join(budgets) + (f" for each of {runs} runs" if runs > 1 else ""),
             "steps": f"about {steps:,.0f} of {longest.settings.batch_size} texts "
             f"({steps / longest.steps_an_epoch:.1f} epochs)" + (", the longest" if len(budgets) > 1 else ""),

@@ -48,13 +48,13 @@ class PretrainedModel(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Trainable numbers, but for those that only a training needs; shared ones count once."""
-        return sum(p.numel() for name, p in self.named_parameters() if not name.startswith(self.training_only))
+        """Numbers in its folder; shared ones count once."""
+        return sum(tensor.numel() for tensor in _stored(self))
 
     @property
     def num_bytes(self) -> int:
         """Of all weights in its folder, and of those that only a training needs."""
-        tensors = [*self.parameters(), *(part.table for part in self.modules() if isinstance(part, SomeRows))]
+        tensors = [*_stored(self), *self.training_only_parameters().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def layer_matrices(self) -> list[nn.Parameter]:
@@ -182,6 +182,11 @@ def _parameters(model: PretrainedModel) -> list[tuple[str, nn.Parameter, nn.Modu
         for name, parameter in model.named_parameters()
         if not name.startswith(model.training_only)
     ]
+
+
+def _stored(model: PretrainedModel) -> list[Tensor]:
+    """What folders have of the parameters: of an embedding of which some rows are learned, all."""
+    return [owner.table if isinstance(owner, SomeRows) else parameter for _, parameter, owner in _parameters(model)]
 
 
 def _without_heads(stored: StoredWeights, heads: tuple[str, ...]) -> StoredWeights:
