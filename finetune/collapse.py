@@ -7,6 +7,7 @@ import numpy as np
 
 from data_prep.durable import read_object, write_json
 
+from .metrics import SMALLEST
 from .settings import FinetuneError
 
 MOST_RESTARTS = 2
@@ -17,9 +18,8 @@ FEWEST_STEPS = 50
 # By what share the loss is below that of one who reads no text, at least, where something was learned; where every text
 # is given one class, that is easily had by chance.
 LEAST_GAIN, LEAST_GAIN_OF_ONE_CLASS = 0.02, 0.1
-# What scikit-learn's log_loss does with float32 (see `finetune.metrics.scores`).
+# Where labels are all alike, there is nothing to learn.
 _NOTHING = 1e-6
-_SMALLEST = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def collapse_of(
     weights = np.ones(len(gold)) if class_weights is None else class_weights[gold].astype(np.float64)
     shares = np.bincount(gold, weights) / weights.sum()
     of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
-    loss = float(np.average(-np.log(np.maximum(of_gold, _SMALLEST)), weights=weights))
+    loss = float(np.average(-np.log(np.maximum(of_gold, SMALLEST)), weights=weights))
     classes = len(np.unique(probabilities.argmax(1)))
     given = f"one {kind} for every {item}" if classes == 1 else f"{classes} answers for the {item}s"
     least = LEAST_GAIN_OF_ONE_CLASS if classes == 1 else LEAST_GAIN
@@ -72,7 +72,7 @@ def collapse_of_labels(gold: np.ndarray, probabilities: np.ndarray, learning_rat
     """
     shares = gold.mean(0, dtype=np.float64)
     of_gold = np.where(gold > 0, probabilities, 1 - probabilities.astype(np.float64))
-    loss = float(-np.log(np.maximum(of_gold, _SMALLEST)).mean())
+    loss = float(-np.log(np.maximum(of_gold, SMALLEST)).mean())
     unread = float((entropies(shares) + entropies(1 - shares)).mean())
     return where_no_better(Collapse(learning_rate, loss, unread))
 

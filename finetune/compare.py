@@ -17,11 +17,12 @@ from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
 from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
-from .finetuning import outputs_of_seeds, run_seeds
+from .finetuning import run_seeds
 from .intervals import paired
 from .metrics import spread
 from .report import score
 from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search, with_task
+from .results import outputs_of_seeds
 from .settings import SCRATCH, FinetuneError, FinetuneSettings
 from .tasks import Task
 

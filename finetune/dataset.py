@@ -12,7 +12,17 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.text.cells import is_text
 
-from .rows import BUILTIN, BadRows, Columns, Example, columns_of_file, read_rows, require_columns, table_rows
+from .rows import (
+    BUILTIN,
+    BadRows,
+    Columns,
+    Example,
+    columns_of_file,
+    named_columns,
+    read_rows,
+    require_columns,
+    table_rows,
+)
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tasks.selection import task_of
@@ -92,14 +102,7 @@ def read_training_rows(
     """The rows of `--train`, their columns, and the task as they define it."""
     task = task or task_of(settings)
     columns = columns_of_file(
-        task,
-        settings.train,
-        settings.encoding,
-        settings.text_column,
-        settings.label_column,
-        settings.group_column,
-        settings.report_by,
-        settings.show_text == "yes",
+        task, settings.train, settings.encoding, named_columns(settings), settings.show_text == "yes"
     )
     rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     return task.fitted(rows, columns, settings), columns, rows
@@ -136,10 +139,8 @@ def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Col
     names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
     texts = settings.text_column or (columns.texts if len(columns.texts) > 1 else ())
     label, group = (name if name in names else None for name in (settings.label_column, settings.group_column))
-    return columns_of_file(
-        task, path, settings.encoding, texts if names.issuperset(texts) else (), label, group, settings.report_by,
-        settings.show_text == "yes",
-    )  # fmt: skip
+    named = Columns(tuple(texts) if names.issuperset(texts) else (), label, group, settings.report_by)
+    return columns_of_file(task, path, settings.encoding, named, settings.show_text == "yes")
 
 
 def split(

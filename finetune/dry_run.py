@@ -22,8 +22,9 @@ from pretrain.engine.step import Learner
 
 from .auxiliary import Masking
 from .batches import BatchMaker, Encoded
+from .candidates import ways
 from .dataset import Dataset, describe, read_dataset, sampled
-from .finetuning import cut_sentence, ways
+from .finetuning import cut_sentence
 from .folds import folds
 from .learning_curve import growing, with_seeds
 from .predictor import outputs
@@ -109,7 +110,7 @@ class Training(NamedTuple):
 
 
 def planned(settings: FinetuneSettings, rows: int) -> list[Training]:
-    """The trainings on this many texts: the first seed in each of the `finetuning.ways`, the others in the longest."""
+    """The trainings on this many texts: the first seed in each of the `candidates.ways`, the others in the longest."""
     first = [Training(replace(settings, **changes), rows) for changes in ways(settings).values()]
     longest = max(first, key=lambda each: Budget.parse(each.settings.budget).amount)
     return [*first, *[longest] * (settings.seeds - 1)]

@@ -16,10 +16,11 @@ from pretrain.engine.folder import claimed
 from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 
 from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
-from .finetuning import kept_seed, run_seeds
+from .finetuning import run_seeds
 from .metrics import spread
 from .report import baselines_table, parts_of_folds_table, scores_table
 from .resolve import MAY_DIFFER, out_folder, resolve, with_task
+from .results import kept_seed
 from .rows import BadRows, Example
 from .settings import GROUPS, FinetuneError, FinetuneSettings
 from .tasks import Task

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from data_prep.text.readers import Meter, check_encoding, text_lines
+from data_prep.text.lines import Meter, check_encoding, text_lines
 from data_prep.text.sources import Source, resolve
 
 from .output import check_output
@@ -147,11 +147,12 @@ def text_columns(
     if not source.has_rows:
         if settings.text_column:
             raise FinetuneError(f"{source.shown} is plain text without columns: leave --text-column out")
-        return Columns(("text", "text_pair")[: max(1, len(trained))], None)
+        return Columns(("text", "text_pair")[: max(1, len(trained))])
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())
     show_text = settings.show_text == "yes"
-    columns = find_columns(task, source.shown, sample, wanted, None, labelled=False, show_text=show_text)
+    named = Columns(tuple(wanted))
+    columns = find_columns(task, source.shown, sample, named, labelled=False, show_text=show_text)
     if trained and len(columns.texts) != len(trained):
         kinds = {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(

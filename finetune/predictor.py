@@ -289,7 +289,7 @@ def _examples(given: Iterable[Any], task: Task, trained: Sequence[str]) -> Itera
     for number, texts in enumerate(given, 1):
         place = f"text {number}"
         if task.asked_row or not task.takes_pairs:
-            row, columns = {"text": texts}, Columns(("text",), None)
+            row, columns = {"text": texts}, Columns(("text",))
             if task.asked_row:
                 row, columns = texts, _columns_of(place, texts, task, trained)
             try:
@@ -314,4 +314,4 @@ def _columns_of(place: str, row: Any, task: Task, trained: Sequence[str]) -> Col
         found = "a text" if isinstance(row, str) else kind_of(row)
         raise FinetuneError(f"{place} is {found}: give a row, {task.asked_row}")
     wanted = trained if all(name in row for name in trained) else ()
-    return find_columns(task, place, [dict(row)], wanted, None, labelled=False)
+    return find_columns(task, place, [dict(row)], Columns(tuple(wanted)), labelled=False)

@@ -97,7 +97,7 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         **for_device(device),
     }
     if settings.grid == "paper":
-        # Left open, for `finetuning.paper_grid`.
+        # Left open, for `candidates.paper_grid`.
         del chosen["learning_rate"]
     automatic = {name: value for name, value in chosen.items() if getattr(settings, name) == "auto"}
     return replace(settings, device=device, out=str(out_folder(settings)), **automatic)
@@ -115,7 +115,7 @@ def refuse_of_wrapped(settings: FinetuneSettings) -> None:
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
     """The settings with budget and seeds for `num_texts` training texts, and an evaluation an epoch, ten at most;
-    `finetuning.paper_grid` has budgets of its own."""
+    `candidates.paper_grid` has budgets of its own."""
     steps, is_grid, are_few = math.ceil(num_texts / settings.batch_size), settings.grid == "paper", False
     if settings.budget == "auto":
         are_few = _MOST_EPOCHS * steps < _STEPS

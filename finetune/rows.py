@@ -10,13 +10,14 @@ from typing import Any, Protocol
 from data_prep.console.screen import say
 from data_prep.text import builtin
 from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
-from data_prep.text.readers import Meter, check_encoding, rows, text_lines
+from data_prep.text.lines import Meter, check_encoding, text_lines
+from data_prep.text.readers import rows
 from data_prep.text.sources import Source, listing, resolve
 
 from .entities.annotations import COLUMNS as OF_TOOLS
 from .entities.annotations import is_left_out, plain_row
 from .questions.answers import Span, flat_rows
-from .settings import FinetuneError
+from .settings import FinetuneError, FinetuneSettings
 
 BUILTIN = "builtin"
 PAIR_COLUMNS = (
@@ -109,8 +110,8 @@ class Columns:
     """Where the text (or the pair of texts), the class, whose text it is, of which part of all texts, and the choices,
     are."""
 
-    texts: tuple[str, ...]
-    label: str | None
+    texts: tuple[str, ...] = ()
+    label: str | None = None
     group: str | None = None
     part: str | None = None
     choices: tuple[str, ...] = ()
@@ -162,21 +163,17 @@ class Example:
         return [self.text, *([] if self.text_pair is None else [self.text_pair]), *(self.choices or ())]
 
 
-def columns_of_file(
-    task: Labels,
-    path: str,
-    encoding: str,
-    texts: Sequence[str],
-    label: str | None,
-    group: str | None = None,
-    part: str | None = None,
-    show_text: bool = True,
-) -> Columns:
+def named_columns(settings: FinetuneSettings) -> Columns:
+    """Those that the options name."""
+    return Columns(tuple(settings.text_column), settings.label_column, settings.group_column, settings.report_by)
+
+
+def columns_of_file(task: Labels, path: str, encoding: str, named: Columns, show_text: bool = True) -> Columns:
     """The columns of a file of labelled texts (see `find_columns`)."""
     if path == BUILTIN:
         return task.settled(Columns(("text",), "label"))
     sample = [row for _, row in islice(table_rows(path, encoding, lines=not task.needs_labels), _SAMPLED_ROWS)]
-    return find_columns(task, path, sample, texts, label, group, part, labelled=True, show_text=show_text)
+    return find_columns(task, path, sample, named, labelled=True, show_text=show_text)
 
 
 def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
@@ -189,23 +186,14 @@ def require_columns(path: str, encoding: str, columns: Columns, train: str, show
 
 
 def find_columns(
-    task: Labels,
-    path: str,
-    sample: Sequence[dict[str, Any]],
-    texts: Sequence[str],
-    label: str | None,
-    group: str | None = None,
-    part: str | None = None,
-    *,
-    labelled: bool,
-    show_text: bool = True,
+    task: Labels, path: str, sample: Sequence[dict[str, Any]], named: Columns, *, labelled: bool, show_text: bool = True
 ) -> Columns:
     """The columns of rows: those that are named, else those with a usual name, else the only one of text.
 
     Args:
         path: where the rows are from, for messages.
         sample: the first rows.
-        texts, label, group, part: names given by a person; empty and None if not.
+        named: those that a person names.
         labelled: whether a column of labels is needed.
         show_text: whether messages may show what could be text, as names of columns can be.
 
@@ -216,10 +204,8 @@ def find_columns(
     if not names:
         wanted = "texts and labels" if labelled else "texts"
         raise FinetuneError(f"{path} has no rows with columns: give a file with {wanted}")
-    shown = column_names(names, show_text)
-    given = [*(("--text-column", name) for name in texts), ("--label-column", label), ("--group-column", group),
-             ("--report-by", part)]  # fmt: skip
-    _check_named(path, given, names, shown)
+    shown, texts, label = column_names(names, show_text), named.texts, named.label
+    _check_named(path, named, names, shown)
     if labelled and label is None:
         label = usual_column(names, task.label_columns)
         if label is None and task.needs_labels:
@@ -228,7 +214,7 @@ def find_columns(
             )
     if label in texts:
         raise FinetuneError(f'"{label}" is named as text and as label: pass another --label-column')
-    others = [name for name in names if name not in (group, part)]
+    others = [name for name in names if name not in (named.group, named.part)]
     choices = task.choice_columns(sample, [name for name in others if name != label], texts)
     if choices is None:
         raise FinetuneError(
@@ -242,12 +228,14 @@ def find_columns(
     if not texts and not task.needs_pairs:
         texts = _text_columns(task, path, sample, others, label, show_text)
     _check_number(task, path, texts, shown)
-    return task.settled(Columns(texts, label, group, part, choices, task.first_number(sample, choices, label)))
+    first = task.first_number(sample, choices, label)
+    return task.settled(replace(named, texts=tuple(texts), label=label, choices=choices, first_number=first))
 
 
-def _check_named(path: str, given: Iterable[tuple[str, str | None]], names: Sequence[str], shown: str) -> None:
+def _check_named(path: str, named: Columns, names: Sequence[str], shown: str) -> None:
     """Raises FinetuneError where an option names a column that is not there."""
-    for option, name in given:
+    others = {"--label-column": named.label, "--group-column": named.group, "--report-by": named.part}
+    for option, name in [*(("--text-column", name) for name in named.texts), *others.items()]:
         if name is not None and name not in names:
             near = listing(get_close_matches(name, names, n=1))
             remedy = f"did you mean {option} {near}?" if near else f"pass one of them as {option}"

@@ -104,6 +104,11 @@ def learned(settings: FinetuneSettings, objective: Any, model: BertWithHead, wor
     return WithMaskedWords(objective, settings.mlm_weight)
 
 
+def seed_name(number: int) -> str:
+    """Of the folder of a seed in that of the run."""
+    return f"seed-{number}"
+
+
 def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
     """What a finished seed's model made of held-out texts: float32 [I, C].
 

@@ -15,7 +15,8 @@ from . import builtin
 from .bad_rows import BadRows
 from .cells import group_of, kind_of, lines_of, words_apart
 from .encodings import AUTO
-from .readers import Meter, byte_chunks, check_encoding, encoding_of, rows, text_lines
+from .lines import Meter, byte_chunks, check_encoding, encoding_of, text_lines
+from .readers import rows
 from .rules import CorpusRules, RuleFinder
 from .sentences import check_language
 from .sources import FORMATS, Exclusion, Source, listing, resolve, split_name

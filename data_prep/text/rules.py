@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import PrepError
 from .cells import column_names, kind_of, lines_of
-from .readers import Meter, Rows, refuse, rows, text_blocks
+from .lines import Meter, text_blocks
+from .readers import Rows, refuse, rows
 from .sentences import split
 from .sources import Source, listing
 from .wrapping import LineBreaks

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..metrics import SMALLEST
 from ..rows import Example
 from .best_answers import CERTAIN, best, null_scores, probabilities
 
@@ -19,8 +20,6 @@ OF_UNANSWERABLE = ("answerable_f1", "answerable_exact_match", "unanswerable_f1")
 """Besides the METRICS, where some questions have no answer."""
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# As in `finetune.metrics`.
-_SMALLEST = float(np.finfo(np.float32).eps)
 
 
 def normalised(text: str) -> str:
@@ -100,7 +99,7 @@ def scores_of_texts(examples: Sequence[Example], outputs: np.ndarray, threshold:
         given = "" if null else texts[0]
         right = sum(p for text, p in zip(texts, of_each[number], strict=False) if text in gold)
         right += of_null[number] if "" in gold else 0.0
-        loss = np.log(1 / np.clip(right, _SMALLEST, 1))
+        loss = np.log(1 / np.clip(right, SMALLEST, 1))
         found[:, number] = f1(given, gold), exact_match(given, gold), loss, bool(example.label)
     return dict(zip(("f1", "exact_match", "loss", "answerable"), found, strict=True))
 

@@ -20,10 +20,13 @@ from pretrain.engine.model_card import table
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..metrics import METRICS, OF_TWO, confusion, majority, per_class, scores, scores_of_draws, tfidf
+from ..metrics import METRICS, OF_TWO, confusion, per_class, scores, scores_of_draws
+from ..mistakes import mistakes_markdown, most_confident
 from ..operating_point import OperatingPoint, at_temperature, temperature, threshold_for
+from ..pictures import draw_confusion
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
+from ..simple_models import majority, tfidf
 from . import Card, HeldOut, Task
 from .sequences import class_name, fine_tuned_classifier, new_classifier
 
@@ -286,11 +289,11 @@ class Classification(Task):
         """confusion.csv, confusion.png and mistakes.md."""
         matrix = self._confusion(shown)
         answers = self.answers(shown.outputs)
-        worst = report.mistakes(shown.examples, shown.targets, shown.outputs, self.labels, answers)
+        worst = most_confident(shown.examples, shown.targets, shown.outputs, self.labels, answers)
         report.write_confusion_csv(matrix, self.labels, out / "confusion.csv")
         title = f"{shown.split} texts, seed {shown.seed}"
-        report.draw_confusion(matrix, self.labels, out / "confusion.png", title)
-        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+        draw_confusion(matrix, self.labels, out / "confusion.png", title)
+        write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip

@@ -20,9 +20,11 @@ from pretrain.engine.step import Objective
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of_labels
-from ..metrics import multi_label_scores, multi_label_scores_of_draws, per_label, tfidf_of_labels
+from ..label_metrics import multi_label_scores, multi_label_scores_of_draws, per_label
+from ..mistakes import mistakes_markdown, wrong_labels
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
+from ..simple_models import tfidf_of_labels
 from . import Card, HeldOut, Task, entropy
 from .sequences import class_name, fine_tuned_classifier, last_layer, new_classifier
 
@@ -178,13 +180,13 @@ class MultiLabel(Task):
         return MultiLabel(self.labels, [found.get(name, 0.5) for name in self.labels])
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """See `finetune.metrics.multi_label_scores`."""
+        """See `finetune.label_metrics.multi_label_scores`."""
         return multi_label_scores(targets, outputs, outputs >= self.thresholds)
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
     ) -> dict[str, Sequence[float | None]]:
-        """See `finetune.metrics.multi_label_scores_of_draws`."""
+        """See `finetune.label_metrics.multi_label_scores_of_draws`."""
         return multi_label_scores_of_draws(targets, outputs, outputs >= self.thresholds, draws)
 
     def baselines(
@@ -221,8 +223,8 @@ class MultiLabel(Task):
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """mistakes.md: labels that were surely given, or surely not, and wrongly so."""
-        worst = report.wrong_labels(shown.examples, shown.targets, shown.outputs, self.thresholds, self.labels)
-        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+        worst = wrong_labels(shown.examples, shown.targets, shown.outputs, self.thresholds, self.labels)
+        write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip

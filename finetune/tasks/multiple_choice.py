@@ -16,7 +16,6 @@ from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForMultipleChoice
 from pretrain.engine.step import Objective
 
-from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..choice_metrics import chance, choice_scores, choice_scores_of_draws, length, similarity
 from ..choices import (
@@ -29,6 +28,7 @@ from ..choices import (
     usual_choices,
 )
 from ..collapse import Collapse, where_no_better
+from ..mistakes import Mistake, mistakes_markdown
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from . import Card, HeldOut, Task
@@ -252,9 +252,9 @@ class MultipleChoice(Task):
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """mistakes.md: wrong choices of the largest probability."""
         with_text = settings.show_text == "yes"
-        write_text(out / "mistakes.md", report.mistakes_markdown(self._mistakes(shown, with_text), with_text))
+        write_text(out / "mistakes.md", mistakes_markdown(self._mistakes(shown, with_text), with_text))
 
-    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[report.Mistake]:
+    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[Mistake]:
         found = []
         rights, outputs = (self.of_texts(each, shown.examples) for each in (shown.targets[:, 1], shown.outputs))
         for example, right, output in zip(shown.examples, rights, outputs, strict=True):
@@ -263,7 +263,7 @@ class MultipleChoice(Task):
             if places[0] != places[1]:
                 names = (f"{place}: {choices[place]}" if with_text else f"choice {place}" for place in places)
                 probability = float(probabilities[places[1]])
-                found.append(report.Mistake(example.place, example.text, example.text_pair, *names, probability))
+                found.append(Mistake(example.place, example.text, example.text_pair, *names, probability))
         return sorted(found, key=lambda mistake: -mistake.probability)[:_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,

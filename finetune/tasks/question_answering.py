@@ -15,9 +15,9 @@ from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.model_card import table
 from pretrain.engine.step import Objective
 
-from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, where_no_better
+from ..mistakes import Mistake, mistakes_markdown
 from ..questions import answer_baselines
 from ..questions.answer_scores import METRICS, OF_UNANSWERABLE, best_threshold, is_null, means, scores_of_texts
 from ..questions.answers import Span, answers_of
@@ -233,16 +233,16 @@ class QuestionAnswering(Task):
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """mistakes.md: the surest wrong answers."""
         with_text = settings.show_text == "yes"
-        write_text(out / "mistakes.md", report.mistakes_markdown(self._mistakes(shown, with_text), with_text))
+        write_text(out / "mistakes.md", mistakes_markdown(self._mistakes(shown, with_text), with_text))
 
-    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[report.Mistake]:
+    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[Mistake]:
         found = scores_of_texts(shown.examples, shown.outputs, self.threshold)
         rows = []
         for number in np.flatnonzero(found["exact_match"] == 0):
             example, given = shown.examples[number], self.prediction(shown.outputs[number], shown.examples[number])
             spans = [(given[START], given[END])] if given[ANSWER] else []
             names = [_named(each, example, with_text) for each in (example.label[:1], spans)]
-            rows.append(report.Mistake(example.place, example.text, example.text_pair, *names, given[PROBABILITY]))
+            rows.append(Mistake(example.place, example.text, example.text_pair, *names, given[PROBABILITY]))
         return sorted(rows, key=lambda mistake: -mistake.probability)[:_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,

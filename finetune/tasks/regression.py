@@ -13,12 +13,14 @@ from data_prep.durable import write_text
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.step import Objective
 
-from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, where_no_better
-from ..metrics import regression_scores, tfidf_regression
+from ..metrics import regression_scores
+from ..mistakes import errors_markdown, largest_errors
+from ..pictures import draw_numbers
 from ..rows import Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
+from ..simple_models import tfidf_regression
 from . import Card, HeldOut, Task
 from .sequences import fine_tuned_classifier, last_layer, new_classifier, number
 
@@ -170,9 +172,9 @@ class Regression(Task):
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """predicted.png, and mistakes.md: the numbers that are farthest off."""
         predicted = shown.outputs[:, 0]
-        report.draw_numbers(shown.targets, predicted, out / "predicted.png", f"{shown.split} texts, seed {shown.seed}")
-        farthest = report.largest_errors(shown.examples, shown.targets, predicted)
-        write_text(out / "mistakes.md", report.errors_markdown(farthest, settings.show_text == "yes"))
+        draw_numbers(shown.targets, predicted, out / "predicted.png", f"{shown.split} texts, seed {shown.seed}")
+        farthest = largest_errors(shown.examples, shown.targets, predicted)
+        write_text(out / "mistakes.md", errors_markdown(farthest, settings.show_text == "yes"))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip

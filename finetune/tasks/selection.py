@@ -10,7 +10,7 @@ from data_prep.durable import read_object
 
 from ..choices import usual_choices
 from ..questions.answers import are_answers
-from ..rows import BUILTIN, Columns, find_columns, listed, table_rows, usual_column
+from ..rows import BUILTIN, Columns, find_columns, listed, named_columns, table_rows, usual_column
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task
 from .classification import Classification
@@ -56,10 +56,7 @@ def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSetting
     rows names one, and which are not the same in all rows, as the names of classes would be."""
     task = MultipleChoice()
     try:
-        columns = find_columns(
-            task, settings.train, rows, settings.text_column, settings.label_column, settings.group_column,
-            settings.report_by, labelled=True,
-        )  # fmt: skip
+        columns = find_columns(task, settings.train, rows, named_columns(settings), labelled=True)
     except FinetuneError:
         return None
     if columns.choices != usual_choices(rows, columns.choices):

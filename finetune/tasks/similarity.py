@@ -20,10 +20,11 @@ from model.tasks import BertForVectors
 from pretrain.engine.batches import Stream
 from pretrain.engine.step import Objective
 
-from .. import report
 from ..auxiliary import Masking
 from ..batches import BatchMaker, Encoded, LabelledBatch
 from ..metrics import regression_scores
+from ..mistakes import Misplaced, errors_markdown, largest_errors, misplaced_markdown
+from ..pictures import draw_numbers
 from ..rows import PAIR_COLUMNS, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..vectors.contrast import CosineRegression, InBatchNegatives
@@ -293,13 +294,13 @@ class Similarity(Task):
             ranks = shown.outputs[:, RANK]
             last = [place for place in np.argsort(-ranks, kind="stable")[:_MISTAKES] if ranks[place] > 1]
             rows = [(shown.examples[place], int(ranks[place])) for place in last]
-            found = [report.Misplaced(row.place, row.text, row.text_pair, rank) for row, rank in rows]
-            write_text(out / "mistakes.md", report.misplaced_markdown(found, with_text))
+            found = [Misplaced(row.place, row.text, row.text_pair, rank) for row, rank in rows]
+            write_text(out / "mistakes.md", misplaced_markdown(found, with_text))
             return
         gold, cosines = self._scaled(shown.targets), shown.outputs[:, COSINE]
-        report.draw_numbers(gold, cosines, out / "predicted.png", f"cosines of {shown.split} pairs, seed {shown.seed}")
-        farthest = report.largest_errors(shown.examples, gold, cosines)
-        write_text(out / "mistakes.md", report.errors_markdown(farthest, with_text))
+        draw_numbers(gold, cosines, out / "predicted.png", f"cosines of {shown.split} pairs, seed {shown.seed}")
+        farthest = largest_errors(shown.examples, gold, cosines)
+        write_text(out / "mistakes.md", errors_markdown(farthest, with_text))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip

@@ -1,7 +1,6 @@
 """A tag for each word: the names in a text, or parts of speech (Devlin et al. 2019, section 5.3)."""
 
 import json
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text, kind_of, whole_characters
+from data_prep.text.cells import is_text
 from data_prep.text.rules import TEXT_COLUMNS
 from data_prep.text.sources import listing
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
@@ -25,6 +24,8 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
 from ..entities import annotations, taggers
 from ..entities.annotations import Mention
+from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
+from ..entities.tagged_rows import are_tags, tagged_example
 from ..entities.tags import (
     IO,
     IOB2,
@@ -42,10 +43,10 @@ from ..entities.tags import (
     scheme_of_labels,
     typed,
 )
-from ..metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
-from ..rows import BadRows, Columns, Example, text_of
+from ..mistakes import Mistake, mistakes_markdown
+from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
-from ..words import encode_words, joined, words_of
+from ..words import encode_words
 from . import Card, Form, HeldOut, Task, entropy
 from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
 
@@ -93,9 +94,9 @@ class Tagging(Task):
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Words where they have tags; where entities have places, the text that these are of."""
-        of_words = any(_are_tags(row.get(label)) for row in sample) if label else True
+        of_words = any(are_tags(row.get(label)) for row in sample) if label else True
         plain = [name for name in self.text_columns if any(isinstance(row.get(name), str) for row in sample)]
-        lists = [name for name in self.text_columns if any(_are_tags(row.get(name)) for row in sample)]
+        lists = [name for name in self.text_columns if any(are_tags(row.get(name)) for row in sample)]
         return [*lists, *plain] if of_words else [*plain, *lists]
 
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
@@ -104,25 +105,7 @@ class Tagging(Task):
         Raises:
             ValueError: with what is wrong with it.
         """
-        column = columns.texts[0]
-        words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
-        if columns.label is not None and annotations.is_without_entities(row, columns.label):
-            tags = []
-        if isinstance(words, str) and not _are_tags(tags):
-            text = text_of(row, column)
-            spans = words_of(text)
-            label = None
-            if columns.label is not None:
-                found = annotations.mentions(tags, text, columns.label)
-                label = tuple(iob2(_covering(found, spans, columns.label), len(spans)))
-            return Example(place, text, label=label, words=tuple(spans))
-        if isinstance(words, str):
-            words = text_of(row, column).split()
-        text, spans = joined([_word(word, column) for word in _list(words, column)])
-        label = None if columns.label is None else tuple(_tag(tag, columns.label) for tag in _list(tags, columns.label))
-        if label is not None and len(label) != len(spans):
-            raise ValueError(f'has {len(spans)} words in "{column}" and {len(label)} tags in "{columns.label}"')
-        return Example(place, text, label=label, words=tuple(spans))
+        return tagged_example(place, row, columns)
 
     def label_of(self, row: Mapping[str, Any], column: str) -> Any:
         """The labels of a row are read with its words (see `example`)."""
@@ -277,7 +260,7 @@ class Tagging(Task):
         return Tagging(self.labels, decision.get("scheme", self.scheme), decision.get("has_types", True), self.counts)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """See `finetune.metrics.tagging_scores` and `word_scores`."""
+        """See `finetune.entities.tag_metrics.tagging_scores` and `word_scores`."""
         if self.of_words:
             return word_scores(targets[:, 1], outputs)
         return tagging_scores(targets, outputs, self.labels)
@@ -285,7 +268,7 @@ class Tagging(Task):
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
     ) -> dict[str, Sequence[float | None]]:
-        """See `finetune.metrics.tagging_scores_of_draws`."""
+        """See `finetune.entities.tag_metrics.tagging_scores_of_draws`."""
         return tagging_scores_of_draws(targets, outputs, self.labels, self.of_words, draws)
 
     @property
@@ -338,7 +321,7 @@ class Tagging(Task):
         gold = [self._written(self._names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
         given = [self._written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
         worst = self._mistakes(shown, settings.show_text == "yes")
-        write_text(out / "mistakes.md", report.mistakes_markdown(worst, settings.show_text == "yes"))
+        write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
         columns = out / f"{shown.split}.conll"
         if settings.show_text == "no":
             columns.unlink(missing_ok=True)
@@ -347,7 +330,7 @@ class Tagging(Task):
             sentences = (conll(_words(example), *tags) for example, *tags in rows)
             write_text(columns, "\n".join(sentences))
 
-    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[report.Mistake]:
+    def _mistakes(self, shown: HeldOut, with_text: bool) -> list[Mistake]:
         """The surest of the entities, or of the words, that were given, or left out, wrongly."""
         found = []
         rows = zip(
@@ -360,7 +343,7 @@ class Tagging(Task):
                 for place in np.flatnonzero(output.argmax(1) != ids):
                     tags = (self.labels[ids[place]], self.labels[output[place].argmax()])
                     names = (f"{tag} at word {place + 1}" for tag in tags)
-                    found.append(report.Mistake(example.place, example.text, None, *names, float(sure[place])))
+                    found.append(Mistake(example.place, example.text, None, *names, float(sure[place])))
                 continue
             gold, given = (set(self._entities(tags)) for tags in (self._names(ids), self._tags(output)))
             for entity in sorted(gold ^ given):
@@ -368,7 +351,7 @@ class Tagging(Task):
                 name = f"{entity.type} at word {entity.start + 1}{shown_words}"
                 names = (name, "none such") if entity in gold else ("none such", name)
                 surety = float(sure[entity.start : entity.end].mean())
-                found.append(report.Mistake(example.place, example.text, None, *names, surety))
+                found.append(Mistake(example.place, example.text, None, *names, surety))
         return sorted(found, key=lambda mistake: -mistake.probability)[:_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
@@ -497,54 +480,6 @@ def conll(words: Sequence[str], *columns: Sequence[str]) -> str:
 
 def _words(example: Example) -> list[str]:
     return [example.text[start:end] for start, end in example.words]
-
-
-def _covering(found: Sequence[Mention], words: Sequence[tuple[int, int]], column: str) -> list[Entity]:
-    """The words that each mention is of, whole ones where it begins or ends inside one."""
-    starts, ends = [start for start, _ in words], [end for _, end in words]
-    entities_ = []
-    for mention in found:
-        entity = Entity(bisect_right(ends, mention.start), bisect_left(starts, mention.end), mention.type)
-        if entity.start >= entity.end:
-            raise ValueError(f'has an entity at {mention.start} to {mention.end} in "{column}", where no word is')
-        if entities_ and entities_[-1].end > entity.start:
-            raise ValueError(f'has two entities in one word (at {mention.start}) in "{column}", and a word has one tag')
-        entities_.append(entity)
-    return entities_
-
-
-def _are_tags(value: Any) -> bool:
-    """Whether it is a list of tags, not of entities; an empty list says nothing of the kind."""
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str | int) for each in value)
-
-
-def _list(value: Any, column: str) -> list[Any]:
-    if isinstance(value, str):
-        value = value.split()
-    if value is None or (isinstance(value, list) and not value):
-        raise ValueError(f'has no "{column}"')
-    if not isinstance(value, list | tuple):
-        raise ValueError(f'has {kind_of(value)} in "{column}" where a list should be')
-    return list(value)
-
-
-def _word(value: Any, column: str) -> str:
-    if isinstance(value, Mapping) and "text" in value:
-        value = value["text"]
-    if not isinstance(value, str):
-        raise ValueError(f'has {kind_of(value)} in "{column}" where a word should be')
-    if not value.strip():
-        raise ValueError(f'has an empty word in "{column}"')
-    # What would end a line or a column of CoNLL.
-    return whole_characters(" ".join(value.split()))
-
-
-def _tag(value: Any, column: str) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f'has a word without a tag in "{column}"')
-    return whole_characters(" ".join(value.split()))
 
 
 class TagsObjective:

@@ -9,8 +9,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from finetune.metrics import majority, scores, tfidf
+from finetune.metrics import scores
 from finetune.rows import Example
+from finetune.simple_models import majority, tfidf
 
 WORDS = "heart rate was stable after the dose while blood pressure fell in both groups".split()
 
@@ -93,7 +94,7 @@ def test_balanced_weights_favour_the_rare_class():
 
 
 def test_a_solver_that_does_not_converge_prints_nothing(monkeypatch):
-    monkeypatch.setattr("finetune.metrics._MOST_ITERATIONS", 2)
+    monkeypatch.setattr("finetune.simple_models._MOST_ITERATIONS", 2)
     train, labels = sentences(60, [0, 1], seed=7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -42,7 +42,8 @@ def objective_of(encoded, balanced):
 
 
 def columns_of(names, texts=(), label=None, labelled=True, **values):
-    return find_columns(TASK, "rows.csv", [dict.fromkeys(names, "words") | values], texts, label, labelled=labelled)
+    rows, named = [dict.fromkeys(names, "words") | values], Columns(tuple(texts), label)
+    return find_columns(TASK, "rows.csv", rows, named, labelled=labelled)
 
 
 # --- columns
@@ -114,14 +115,14 @@ def test_a_file_without_rows_or_columns_is_refused(write_rows, rows):
     path = write_rows(rows)
     for texts in ((), ("text",)):
         with pytest.raises(FinetuneError, match="has no rows"):
-            columns_of_file(TASK, path, "utf-8", texts, None)
+            columns_of_file(TASK, path, "utf-8", Columns(texts))
 
 
 def test_columns_of_a_file(write_rows):
     path = write_rows([{"Text": "a", "class": 1}])
-    assert columns_of_file(TASK, path, "utf-8", (), None) == Columns(("Text",), "class")
+    assert columns_of_file(TASK, path, "utf-8", Columns()) == Columns(("Text",), "class")
     with pytest.raises(PrepError, match="utf8"):
-        columns_of_file(TASK, path, "utf88", (), None)
+        columns_of_file(TASK, path, "utf88", Columns())
 
 
 # --- labels

@@ -13,12 +13,12 @@ import pytest
 from finetune.choose import chosen
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset, read_training_rows
-from finetune.finetuning import finished_results, kept_seed, presented
 from finetune.folds import folds, parts_of
 from finetune.learning_curve import growing
 from finetune.operating_point import OperatingPoint, rates
 from finetune.predict import main as predict
 from finetune.predictor import Ensemble, Predictor
+from finetune.results import finished_results, kept_seed, presented
 from finetune.rows import BadRows, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from finetune.candidates import paper_grid, ways
 from finetune.compare import named_runs
-from finetune.finetuning import paper_grid, ways
 from finetune.run import main
 from finetune.settings import FinetuneSettings
 from pretrain.engine.distributed import World

@@ -11,7 +11,7 @@ import sklearn.metrics as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.metrics import multi_label_scores, per_label
+from finetune.label_metrics import multi_label_scores, per_label
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
 from finetune.rows import Columns, Example

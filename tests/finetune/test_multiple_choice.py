@@ -19,9 +19,9 @@ from finetune.choice_metrics import chance, length, similarity
 from finetune.choices import continuations, encode_choices, usual_choices
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset, split
+from finetune.mistakes import mistakes_markdown
 from finetune.predict import main as predict
 from finetune.predictor import Classifier, Ensemble, Predictor
-from finetune.report import mistakes_markdown
 from finetune.rows import Columns, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings

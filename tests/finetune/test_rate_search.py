@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from finetune import training
-from finetune.finetuning import candidate_rates
+from finetune.candidates import candidate_rates
 from finetune.resolve import resolve
 from finetune.run import main
 from finetune.settings import FinetuneSettings

@@ -14,17 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from finetune.metrics import combined, per_class
+from finetune.mistakes import Mistake, mistakes_markdown, most_confident
+from finetune.names import short_names
+from finetune.pictures import draw_confusion
 from finetune.report import (
     SHOWN,
-    Mistake,
     baselines_table,
     confusion_table,
-    draw_confusion,
-    mistakes,
-    mistakes_markdown,
     per_class_table,
     scores_table,
-    short_names,
     write_confusion_csv,
 )
 from finetune.rows import Example
@@ -182,8 +180,8 @@ def test_the_most_confident_mistakes_come_first(seed):
             expected.append((rows[row].place, rows[row].text, rows[row].text_pair, *names, probabilities[row, best]))
     expected.sort(key=lambda found: -found[-1])
     assert 20 < len(expected)
-    assert mistakes(rows, gold, probabilities, labels) == expected[:20]
-    assert mistakes(rows, gold, probabilities, labels, count=1000) == expected
+    assert most_confident(rows, gold, probabilities, labels) == expected[:20]
+    assert most_confident(rows, gold, probabilities, labels, count=1000) == expected
 
 
 def code_spans(line: str) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES
 from sklearn import metrics as reference
 
+from finetune.entities.tag_metrics import per_type, tagging_scores, word_scores
 from finetune.entities.tags import (
     Entity,
     are_untyped,
@@ -22,7 +23,6 @@ from finetune.entities.tags import (
     scheme_of_labels,
     typed,
 )
-from finetune.metrics import per_type, tagging_scores, word_scores
 
 LABELS = ["O", "B-gene", "I-gene", "B-drug", "I-drug"]
 SCHEMES = {"IOB1": IOB1, "IOB2": IOB2, "BIOES": IOBES, "BILOU": BILOU, "BMES": None}

@@ -35,7 +35,7 @@ from data_prep.prepared import MANIFEST, PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.corpus import Corpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from finetune.rows import BadRows, columns_of_file, read_rows
+from finetune.rows import BadRows, Columns, columns_of_file, read_rows
 from finetune.tasks.classification import Classification, label_names
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError
 
@@ -251,7 +251,7 @@ def prepare_corpus(folder: Path) -> None:
 
 def read_labels(folder: Path) -> None:
     path = str(next(folder.iterdir()))
-    columns = columns_of_file(Classification(), path, "utf-8", (), None)
+    columns = columns_of_file(Classification(), path, "utf-8", Columns())
     label_names(list(read_rows(Classification(), path, "utf-8", columns, BadRows(False))))
 
 

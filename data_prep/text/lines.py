@@ -1,0 +1,172 @@
+"""Bytes on disk into text and lines: decompressed, decoded, every line break as one line feed."""
+
+import codecs
+import difflib
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from encodings.aliases import aliases
+from functools import cache, partial
+from itertools import chain
+
+from ..errors import PrepError
+from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
+from .sources import Source
+
+_CHUNK = 1 << 20
+_BINARY_CHECK = 1 << 16
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes on disk that one pass has used up: of the sources behind it, and of the one it is in."""
+
+    finished: int = 0
+    position: int = 0
+
+    def finish(self, source: Source) -> None:
+        """The pass has reached the end of a source."""
+        self.finished, self.position = self.finished + source.size, 0
+
+
+def check_encoding(encoding: str) -> None:
+    """Raises PrepError with the nearest names where Python has no text encoding of this name; "auto" is one."""
+    if encoding == AUTO:
+        return
+    try:
+        "".encode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except (LookupError, UnicodeError):
+        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
+        near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
+        near = " or ".join(near or ["utf-8", "cp1252"])
+        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
+
+
+def check_unchanged(source: Source, found: os.stat_result) -> None:
+    """Raises PrepError where a file is no longer as it was when it was first seen.
+
+    A corpus is read several times, and every time has to see the same.
+    """
+    if source.written is not None and (found.st_size, found.st_mtime_ns) != (source.size, source.written):
+        raise PrepError(
+            f"{source.shown} has changed since it was first read: give the same command again when nothing writes to "
+            "it."
+        )
+
+
+def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterator[bytes]:
+    """The file's bytes, a megabyte at a time."""
+    try:
+        with open(source.path, "rb") as raw:
+            check_unchanged(source, os.fstat(raw.fileno()))
+            stream = gzip.GzipFile(fileobj=raw) if source.compressed and decompress else raw
+            # read1 hands over what is there, so that a pipe is read as it is written.
+            while chunk := stream.read1(_CHUNK):
+                if raw.seekable():
+                    meter.position = raw.tell()
+                check_unchanged(source, os.fstat(raw.fileno()))
+                yield chunk
+            # A file that was cut short ends early.
+            check_unchanged(source, os.fstat(raw.fileno()))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PrepError(f"{source.shown} is cut off or damaged ({error}); copy it or compress it again.") from None
+    except OSError as error:
+        raise PrepError(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
+
+
+@cache
+def encoding_of(source: Source, encoding: str) -> str:
+    """The encoding itself, or for "auto" the one that the file is in.
+
+    Raises:
+        PrepError: the file can be read but once, or does not show its encoding.
+    """
+    if encoding != AUTO:
+        return encoding
+    if source.written is None:
+        raise PrepError(
+            f"{source.shown} can be read only once, and --encoding auto reads twice: name its encoding, or leave "
+            "--encoding out for UTF-8."
+        )
+    found, confidence = found_encoding(partial(byte_chunks, source, Meter()))
+    if confidence < LEAST_CONFIDENCE:
+        raise PrepError(
+            f"{source.shown} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
+            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave the file out."
+        )
+    return found
+
+
+def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
+    """The file's text in pieces, without a byte order mark, every line break as one line feed."""
+    asked, encoding = encoding, encoding_of(source, encoding)
+    decoder = codecs.getincrementaldecoder(encoding)()
+    # Python's own translation of CR LF and CR, which also sees a pair that lies across two pieces.
+    translator = io.IncrementalNewlineDecoder(decoder, translate=True)
+    seen, line, first = 0, 1, True
+    for chunk in chain(byte_chunks(source, meter), [b""]):
+        if seen == 0:
+            _refuse_binary(source.shown, chunk[:_BINARY_CHECK], encoding)
+        waiting = len(decoder.getstate()[0])
+        try:
+            text = translator.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            place = seen - waiting + error.start
+            line += error.object[: error.start].decode(encoding, "replace").count("\n")
+            remedy = _ENCODING_REMEDY if codecs.lookup(encoding).name == "utf-8" else _OTHER_ENCODING_REMEDY
+            if asked == AUTO:
+                remedy = "it is of several encodings, or damaged; mend it, or leave it out with --exclude"
+            raise PrepError(
+                f"{source.shown}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
+                f"{remedy}."
+            ) from None
+        except UnicodeError:
+            raise PrepError(
+                f"{source.shown} is not valid {encoding} at byte 0: it has no byte order mark; "
+                f"pass --encoding {encoding}-le or {encoding}-be."
+            ) from None
+        seen += len(chunk)
+        line += text.count("\n")
+        if text:
+            yield text.removeprefix("\ufeff") if first else text
+            first = False
+
+
+# One encoding serves all files.
+_ENCODING_REMEDY = (
+    "convert this file (iconv -f cp1252 -t utf-8 old.txt > new.txt), or pass --encoding with that of all files, such "
+    "as cp1252, or auto to find that of each"
+)
+_OTHER_ENCODING_REMEDY = (
+    "it may be UTF-8; convert the files that are not (iconv -f cp1252 -t utf-8 old.txt > new.txt), and leave "
+    "--encoding out"
+)
+
+
+def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
+    if b"\0" not in start or b"\0" in "a".encode(encoding):
+        return
+    if found := marked_encoding(start):
+        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}.")
+    raise PrepError(
+        f"{name} looks like a binary file (a zero byte at {start.index(0)}): "
+        "convert it to text, leave it out, or pass --encoding if it is text in utf-16."
+    )
+
+
+def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
+    """The file's lines without their line breaks, blank ones included."""
+    tail: list[str] = []
+    for block in text_blocks(source, encoding, meter):
+        lines = block.split("\n")
+        tail.append(lines[0])
+        if len(lines) > 1:
+            yield "".join(tail)
+            tail = [lines.pop()]
+            yield from lines[1:]
+    if last := "".join(tail):
+        yield last

@@ -1,0 +1,115 @@
+"""How good tags of words are, and the entities that they mark.
+
+I words of all texts, C tags.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..metrics import SMALLEST, counts_of, per_class, ratio, scores, share
+from .tags import entities, parts
+
+
+def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """How many entities were found: `f1`, `precision` and `recall` as conlleval and seqeval count them, where a tag I-
+    that continues nothing begins an entity too; `strict_f1` where it does not (seqeval's strict mode); `accuracy` and
+    `loss` of the words' tags. What has no entity at all has 0.
+
+    Args:
+        targets: int64 [I, 2], the text of each word and the place of its tag among `labels`.
+        outputs: float32 [I, C] probabilities.
+        labels: tags in IOB2.
+    """
+    found = word_scores(targets[:, 1], outputs)
+    gold, given, strict = _found(targets, outputs, labels)
+    precision, recall, f1 = _agreement(gold, given)
+    return {
+        "f1": f1, "precision": precision, "recall": recall, "strict_f1": _agreement(gold, strict)[2],
+        "accuracy": found["accuracy"], "loss": found["loss"],
+    }  # fmt: skip
+
+
+def tagging_scores_of_draws(
+    targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool, draws: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The `tagging_scores`, or `word_scores`, of draws of the texts, all at once: name -> [B].
+
+    Args:
+        of_words: every tag is a type of words, which are no entities.
+        draws: B arrays of the numbers of texts, each as often as it is drawn.
+    """
+    texts, gold = targets.T
+    n = 1 + max(int(texts.max(initial=0)), *(int(draw.max()) for draw in draws))
+    predicted, counts = outputs.argmax(1), counts_of(draws, n)
+
+    def of_draws(numbers: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """Sums over the texts of what belongs to the texts of these numbers: [B]."""
+        return counts @ np.bincount(numbers, weights, n)
+
+    words, losses = of_draws(texts), np.log(1 / np.clip(outputs[np.arange(len(gold)), gold], SMALLEST, 1))
+    of_tags = {
+        "accuracy": ratio(of_draws(texts, predicted == gold), words),
+        "loss": ratio(of_draws(texts, losses), words),
+    }
+    if of_words:
+        f1, occurs = [], []
+        for label in range(len(labels)):
+            both = of_draws(texts, (gold == label) & (predicted == label))
+            whole = of_draws(texts, gold == label) + of_draws(texts, predicted == label)
+            f1.append(ratio(2 * both, whole))
+            occurs.append(whole > 0)
+        return {"macro_f1": ratio(np.sum(f1, axis=0), np.sum(occurs, axis=0).astype(float)), **of_tags}
+    of_gold, given, strict = _found(targets, outputs, labels)
+    number = {name: of_draws(np.array([entity[0] for entity in each], np.int64))
+              for name, each in {"gold": of_gold, "given": given, "strict": strict, "right": of_gold & given,
+                                 "strictly right": of_gold & strict}.items()}  # fmt: skip
+    return {
+        "f1": ratio(2 * number["right"], number["gold"] + number["given"]),
+        "precision": ratio(number["right"], number["given"]),
+        "recall": ratio(number["right"], number["gold"]),
+        "strict_f1": ratio(2 * number["strictly right"], number["gold"] + number["strict"]),
+        **of_tags,
+    }
+
+
+def _found(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> tuple[set, set, set]:
+    """The entities of all texts, with the number of their text: the gold ones, those given, and of these the strict."""
+    texts, gold = targets.T
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    names = np.array(labels, dtype=object)
+    found: tuple[set, set, set] = (set(), set(), set())
+    columns = (gold, False), (outputs.argmax(1), False), (outputs.argmax(1), True)
+    for into, (ids, strict) in zip(found, columns, strict=True):
+        for text, tags in zip(texts[starts], np.split(names[ids], starts)[1:], strict=True):
+            into.update((text, *entity) for entity in entities(tags, strict))
+    return found
+
+
+def _agreement(gold: set, given: set) -> tuple[float, float, float]:
+    """Precision, recall and F1; 0 where there is nothing to count."""
+    right = len(gold & given)
+    return share(right, len(given)), share(right, len(gold)), share(2 * right, len(gold) + len(given))
+
+
+def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool) -> list[dict]:
+    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type; see `tagging_scores`.
+
+    Args:
+        of_words: every tag is a type of words, which are no entities.
+    """
+    if of_words:
+        return per_class(targets[:, 1], outputs, labels)
+    gold, given, _ = _found(targets, outputs, labels)
+    rows = []
+    for name in sorted({parts(label)[1] for label in labels if parts(label)[0]}):
+        of_gold, of_given = ({entity for entity in each if entity[-1] == name} for each in (gold, given))
+        precision, recall, f1 = _agreement(of_gold, of_given)
+        rows.append({"label": name, "precision": precision, "recall": recall, "f1": f1, "support": len(of_gold)})
+    return rows
+
+
+def word_scores(gold: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
+    """`accuracy`, `macro_f1` and `loss` of the tags of words (see `scores`)."""
+    found = scores(gold, outputs)
+    return {name: found[name] for name in ("accuracy", "macro_f1", "loss")}
