@@ -150,11 +150,11 @@ def masked_lm_folder(folder: str | Path) -> Path:
 
 
 def has_mlm_head(folder: str | Path) -> bool:
-    """Whether a model folder has values for an MLM head, by their names; true of a family with another model for that.
-    Raises ModelError if the weights cannot be opened."""
+    """Whether a model folder has values for an MLM head, by their names; in a family with another model for that,
+    whether that model is there. Raises ModelError if the weights cannot be opened."""
     family = family_of(folder)
     if family.masked_lm_folder:
-        return True
+        return masked_lm_folder(folder) != Path(folder)
     names = family.masked_lm.names
     return names.of("mlm_head.dense.weight")[0] in open_weights(Path(folder), names.prefix).shapes
 

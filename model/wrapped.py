@@ -6,8 +6,9 @@ The inner module is the class of transformers itself: its forward pass, its drop
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self, cast
@@ -25,6 +26,8 @@ from .wrapped_config import WrappedConfig, transformers_for
 
 # What a folder was made for where its weights outside of the encoder are those of a task.
 _TASKS = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
+# Modules of the encoder that read what its last layer gives.
+_ABOVE_LAYERS = ("final_norm.",)
 _IN_A_LAYER = re.compile(r"\blayers?\.\d+\.")
 
 
@@ -103,12 +106,16 @@ class WrappedModel(PretrainedModel):
         return [cast(nn.Parameter, part.weight) for part in self._layers()[1].modules() if isinstance(part, nn.Linear)]
 
     def layer_of(self, name: str) -> int | None:
-        """See `PretrainedModel.layer_of`. What else is inside the encoder counts as embeddings, the pooler as head."""
+        """See `PretrainedModel.layer_of`. A norm above the layers counts as the last one, the pooler as head; what else
+        is inside the encoder as embeddings."""
         base = self.theirs.base_model
         inside = "" if base is self.theirs else f"{self.theirs.base_model_prefix}."
-        name, layers = name.removeprefix("theirs."), f"{inside}{self._layers()[0]}."
+        place, stored = self._layers()
+        name, layers = name.removeprefix("theirs."), f"{inside}{place}."
         if name.startswith(layers):
             return 1 + int(name.removeprefix(layers).split(".")[0])
+        if name.removeprefix(inside).startswith(_ABOVE_LAYERS):
+            return len(stored)
         return 0 if name.startswith(inside) and not name.startswith(f"{inside}pooler.") else None
 
     def learn_words(self, ids: Tensor) -> None:
@@ -147,6 +154,18 @@ class WrappedModel(PretrainedModel):
             given = {name: values[:, None] for name, values in given.items()}  # [N, 1, L]
         return self.theirs(**given, **asked), layout
 
+    def _of_sequences(self, batch: PackedBatch, choices: bool = False) -> Tensor:
+        """The logits of each sequence: [N, C]."""
+        return torch.cat([self._outputs(part, choices)[0].logits for part in rectangles(batch)])
+
+    def _of_tokens(
+        self, batch: PackedBatch, values: Callable[[Any], Tensor], at: Tensor | None = None, **asked: Any
+    ) -> Tensor:
+        """What `values` finds for the tokens [N, L, ...] in what theirs returns: [T, ...], or of the places `at`."""
+        found = (self._outputs(part, **asked) for part in rectangles(batch))
+        flat = torch.cat([_tokens(values(output), layout) for output, layout in found])
+        return flat if at is None else flat.index_select(0, at)
+
 
 class WrappedEncoder(WrappedModel):
     """The encoder without a head."""
@@ -174,9 +193,11 @@ class WrappedEncoder(WrappedModel):
 
     def encode(self, batch: PackedBatch, at: Tensor | None = None, most_at: int | None = None) -> EncoderOutput:
         """last_hidden_state [T, H], or [M, H] of the places `at`, int64 [M]; see `BertModel.encode`."""
-        found, layout = self._outputs(batch, output_hidden_states=self.layer is not None)
-        hidden = found.last_hidden_state if self.layer is None else found.hidden_states[self.layer]
-        return EncoderOutput(_tokens(hidden, layout, at))
+        layer = self.layer
+        if layer is None:
+            return EncoderOutput(self._of_tokens(batch, lambda found: found.last_hidden_state, at))
+        of_layer = self._of_tokens(batch, lambda found: found.hidden_states[layer], at, output_hidden_states=True)
+        return EncoderOutput(of_layer)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Raises ModelError where another layer than the last one is given."""
@@ -192,7 +213,7 @@ class WrappedForSequenceClassification(WrappedModel):
 
     def forward(self, batch: PackedBatch) -> LogitsOutput:
         """logits [N, C]."""
-        return LogitsOutput(None, self._outputs(batch)[0].logits)
+        return LogitsOutput(None, self._of_sequences(batch))
 
 
 class WrappedForTokenClassification(WrappedModel):
@@ -202,8 +223,7 @@ class WrappedForTokenClassification(WrappedModel):
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
         """Of the places `at`, int64 [M] in [0, T): [M, C]."""
-        found, layout = self._outputs(batch)
-        return _tokens(found.logits, layout, at)
+        return self._of_tokens(batch, lambda found: found.logits, at)
 
 
 class WrappedForQuestionAnswering(WrappedModel):
@@ -213,8 +233,7 @@ class WrappedForQuestionAnswering(WrappedModel):
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
         """Of start and end at the places `at`, int64 [M] in [0, T): [M, 2]."""
-        found, layout = self._outputs(batch)
-        return _tokens(torch.stack([found.start_logits, found.end_logits], dim=-1), layout, at)
+        return self._of_tokens(batch, lambda found: torch.stack([found.start_logits, found.end_logits], dim=-1), at)
 
 
 class WrappedForMultipleChoice(WrappedModel):
@@ -224,7 +243,7 @@ class WrappedForMultipleChoice(WrappedModel):
 
     def forward(self, batch: PackedBatch) -> LogitsOutput:
         """A score a sequence, [N, 1]."""
-        return LogitsOutput(None, self._outputs(batch, choices=True)[0].logits)
+        return LogitsOutput(None, self._of_sequences(batch, choices=True))
 
 
 class NotWrapped(PretrainedModel):
@@ -268,12 +287,36 @@ def _check(found: dict[str, Any], lost: list[str], stored: StoredWeights, new_he
         raise ModelError(f"{stored.path}: {name} has another shape than config.json asks for. Copy the folder again.")
 
 
-def _tokens(values: Tensor, layout: PaddingLayout, at: Tensor | None = None) -> Tensor:
-    """[N, L, ...] -> [T, ...], or of the places `at` alone."""
+def rectangles(batch: PackedBatch) -> list[PackedBatch]:
+    """Consecutive sequences of a batch, as many together as need no more padding than they have tokens: one long
+    sequence would make rows as long of all short ones."""
+    if batch.num_sequences * batch.max_sequence_length <= 2 * batch.num_tokens:
+        return [batch]
+    starts, parts = batch.sequence_starts.tolist(), []
+    first = longest = 0
+    for last, (start, end) in enumerate(pairwise(starts)):
+        wider = max(longest, end - start)
+        if last > first and (last + 1 - first) * wider > 2 * (end - starts[first]):
+            parts.append((first, last, longest))
+            first, wider = last, end - start
+        longest = wider
+    parts.append((first, batch.num_sequences, longest))
+    return [_part(batch, starts, *part) for part in parts]
+
+
+def _part(batch: PackedBatch, starts: list[int], first: int, last: int, longest: int) -> PackedBatch:
+    """The sequences from `first` to before `last` of a batch whose sequences begin at `starts`."""
+    tokens = slice(starts[first], starts[last])
+    ids, types, positions = (values[tokens] for values in (batch.input_ids, batch.token_type_ids, batch.position_ids))
+    return PackedBatch(ids, types, positions, batch.sequence_starts[first : last + 1] - starts[first], longest)
+
+
+def _tokens(values: Tensor, layout: PaddingLayout) -> Tensor:
+    """[N, L, ...] -> [T, ...]."""
     flat = values.flatten(0, 1)
-    if layout.slots is not None and layout.tokens is not None:
-        flat = gathered(flat, layout.slots, layout.tokens, unread=layout.padding)
-    return flat if at is None else flat.index_select(0, at)
+    if layout.slots is None or layout.tokens is None:
+        return flat
+    return gathered(flat, layout.slots, layout.tokens, unread=layout.padding)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_prep.errors import UserError
 from finetune.batches import BatchMaker, encode_texts
@@ -20,9 +22,9 @@ from finetune.tasks.sequences import last_layer
 from finetune.tasks.tagging import Tagging
 from finetune.tokenizer import open_tokenizer
 from finetune.vectors.embedder import Embedder
-from model import ModelError
+from model import ModelError, PackedBatch
 from model.families import BERT, FAMILIES, WRAPPED, family_of, read_config
-from model.wrapped import WrappedForSequenceClassification
+from model.wrapped import WrappedForSequenceClassification, rectangles
 from model.wrapped_config import WRAPPED_TYPES
 from pretrain.engine.checkpoint import save_model_folder
 
@@ -212,7 +214,7 @@ def test_every_parameter_has_its_depth_and_the_frozen_ones_are_those_of_the_enco
     for name, layer in layers.items():
         said = re.search(r"layer(?:s|_groups)?\.(\d+)\.", name)
         is_head = not name.startswith(f"theirs.{model.theirs.base_model_prefix}.") or ".pooler." in name
-        assert layer == (1 + int(said[1]) if said else None if is_head else 0), name
+        assert (layer == 1 + int(said[1])) if said else (layer is None) == is_head, name
     matrices = {id(p) for p in model.layer_matrices()}
     inside = {id(p) for name, p in model.named_parameters() if layers[name] and p.dim() == 2}
     assert matrices == inside and matrices
@@ -221,6 +223,52 @@ def test_every_parameter_has_its_depth_and_the_frozen_ones_are_those_of_the_enco
         name for name, layer in layers.items() if layer is None
     }
     assert isinstance(last_layer(model), torch.nn.Linear) and last_layer(model).out_features == 2
+
+
+def test_the_depth_of_a_parameter_is_the_first_layer_whose_output_it_acts_on(folder):
+    model = Classification(["a", "b"]).build_model(FinetuneSettings(model=str(folder)), 1).eval()
+    encoder = model.theirs.base_model
+    found = encoder(input_ids=torch.arange(5, 17)[None], output_hidden_states=True)
+    states = [*found.hidden_states[:-1], found.last_hidden_state]
+    parameters = {name: p for name, p in model.named_parameters() if model.layer_of(name) is not None}
+    first: dict[str, int] = {}
+    for number, state in enumerate(states):
+        loss = (state * torch.randn(state.shape)).sum()
+        gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+        first |= {n: number for n, g in zip(parameters, gradients, strict=True) if g is not None and n not in first}
+    for name, number in first.items():
+        # Relative positions and shared projections stand below the layers, and act inside them.
+        assert model.layer_of(name) in ({0} if number == 0 else {0, 1} if number == 1 else {number}), name
+
+
+def test_a_long_text_among_short_ones_makes_no_rows_as_long_of_them(folder, tmp_path, monkeypatch):
+    texts = ["a rate", "the heart", "café", "7 8"] * 5 + ["mask 7 8 9 the patient's rates go " * 3]
+    ours = saved(Classification(["a", "b", "c"]), folder, tmp_path).eval()
+    model, given = by_transformers(tmp_path, "ForSequenceClassification", texts)
+    tokenizer = open_tokenizer(tmp_path)
+    encoded = encode_texts([(text, None) for text in texts], np.zeros(21, int), tokenizer, 48, "head")
+    batch, computed = BatchMaker(encoded, tokenizer, 10**6).packed(np.arange(21)), []
+    read = ours._outputs
+    monkeypatch.setattr(ours, "_outputs", lambda part, *more: computed.append(part) or read(part, *more))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(batch).logits, model(**given).logits, rtol=1e-5, atol=1e-5)
+    slots = sum(part.num_sequences * part.max_sequence_length for part in computed)
+    assert slots <= 2 * batch.num_tokens < batch.num_sequences * batch.max_sequence_length
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_parts_of_a_batch_are_all_of_it_and_have_no_more_padding_than_tokens(lengths):
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    ids = torch.arange(int(starts[-1]))
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    parts = rectangles(PackedBatch(ids, ids % 2, positions, starts, max(lengths)))
+    assert torch.equal(torch.cat([part.input_ids for part in parts]), ids)
+    assert torch.equal(torch.cat([part.token_type_ids for part in parts]), ids % 2)
+    assert torch.equal(torch.cat([part.position_ids for part in parts]), positions)
+    assert [length for part in parts for length in part.sequence_starts.diff().tolist()] == lengths
+    for part in parts:
+        assert part.max_sequence_length == part.sequence_starts.diff().max()
+        assert part.num_sequences * part.max_sequence_length <= 2 * part.num_tokens
 
 
 def test_dropout_is_everywhere_as_it_is_asked_for(folder):

@@ -310,11 +310,13 @@ def test_a_run_continues_from_its_final_and_gets_a_generator_where_there_is_none
     start = shutil.copytree(finished / "final", tmp_path / "start")
     given = {"init-from": start, "preset": None, "sequence-length": 64}
     assert main(arguments(prepared, tmp_path / "one", "1steps", **given)) == 0
-    assert "initialised at random" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "initialised at random" not in printed and "0.1 of that of a fresh model, as it has learned" in printed
     assert "from an existing ELECTRA" in (tmp_path / "one" / "final" / "README.md").read_text()
     shutil.rmtree(start / "generator")
     assert main(arguments(prepared, tmp_path / "two", "1steps", **given)) == 0
     printed = capsys.readouterr().out
+    assert "0.4 of that of a fresh model, as its MLM head is new" in printed
     assert "start has no generator, " in printed and "The bias of its new MLM head starts from word frequ" in printed
     assert (tmp_path / "two" / "final" / "generator" / "config.json").exists()
 
