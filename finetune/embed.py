@@ -71,8 +71,8 @@ class EmbedSettings:
 
     def __post_init__(self):
         check_question(self)
-        if self.save_model is not None and (self.file or self.out):
-            raise FinetuneError("--save-model writes a model folder and no vectors: leave the file and --out out")
+        if self.save_model is not None:
+            self._check_no_texts()
         if self.show_text == "no" and not (self.out or self.save_model):
             raise FinetuneError("--show-text no keeps the rows, which hold the texts, off the screen: give --out")
         if len(self.text_column) > 1:
@@ -83,6 +83,16 @@ class EmbedSettings:
         self._check_parts()
         if self.dtype != "float32" and form != "npy":
             raise FinetuneError(f"--dtype {self.dtype} is of a .npy file: leave it out, or give an --out of that name")
+
+    def _check_no_texts(self) -> None:
+        """What a model folder is written without."""
+        if self.file or self.out:
+            raise FinetuneError("--save-model writes a model folder and no vectors: leave the file and --out out")
+        of_texts = ("input_format", "text_column", "encoding", "skip_bad_rows", "precision")
+        for name in of_texts:
+            if getattr(self, name) != getattr(type(self), name):
+                option = f"--{name.replace('_', '-')}"
+                raise FinetuneError(f"--save-model reads no texts: leave {option} out")
 
     def _check_parts(self) -> None:
         """What a vector for each word or token goes without."""

@@ -119,7 +119,7 @@ def parts_of(
     """The rows with their examples, None for one that is skipped, in input order, a part after the other.
 
     Args:
-        trained: the text columns that the model was trained on, two for pairs; none where that is not known.
+        trained: the text columns that the model is asked with, two for pairs; none where that is not known.
         rows_at_once: of a part, but one where a person types them.
         done: rows at the beginning that are passed over.
     """
@@ -142,7 +142,7 @@ def text_columns(
     """The columns of the texts: those named, else those of training, else those with a usual name.
 
     Raises:
-        FinetuneError: there are none, or one text where the model was trained on pairs, or the reverse.
+        FinetuneError: there are none, or one text where the model is asked with pairs, or the reverse.
     """
     if not source.has_rows:
         if settings.text_column:
@@ -154,9 +154,9 @@ def text_columns(
     named = Columns(tuple(wanted))
     columns = find_columns(task, source.shown, sample, named, labelled=False, show_text=show_text)
     if trained and len(columns.texts) != len(trained):
-        kinds = {1: "single texts", 2: "pairs of texts"}
+        kinds = {1: "a single text", 2: "a pair of texts"}
         raise FinetuneError(
-            f"{settings.model} was trained on {kinds[len(trained)]}, and {source.shown} has {columns}: pass "
+            f"{settings.model} is asked with {kinds[len(trained)]} a row, and {source.shown} has {columns}: pass "
             f"--text-column with {'two names' if len(trained) > 1 else 'one name'}"
         )
     return columns

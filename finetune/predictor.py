@@ -78,6 +78,7 @@ class Facts:
     """What a folder of transformers has no place for: how the texts were read in training."""
 
     text_columns: tuple[str, ...]
+    """Those of training, in the file; those that the model is asked with, as they are read from it."""
     sequence_length: int
     long_text: LongText
     task: str = Classification.name
@@ -108,7 +109,7 @@ class Facts:
             or not 4 <= found["sequence_length"] <= longest
         ):
             raise FinetuneError(f"{path} is damaged: copy the folder again, or fine-tune again")
-        facts = cls(**found | {"text_columns": tuple(found["text_columns"])})
+        facts = cls(**found | {"text_columns": task.asked_columns(found["text_columns"])})
         if facts.task != task.name:
             raise FinetuneError(f"{folder} is a model for {facts.task}, not for {task.name}: give another --model")
         return facts

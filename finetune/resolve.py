@@ -137,8 +137,9 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
         FinetuneError: it has no such score, or options were given that do not act on it.
     """
     metric = task.default_metric if settings.metric == "auto" else settings.metric
-    if metric not in task.metrics:
-        raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {', '.join(task.metrics)}")
+    if metric not in task.deciding_metrics:
+        there = ", ".join(task.deciding_metrics)
+        raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {there}")
     given = {"--class-weights": settings.class_weights != "none", "--positive": settings.positive is not None,
              "--operating-point": settings.operating_point is not None, "--calibrate": settings.calibrate}  # fmt: skip
     for option, is_given in given.items():

@@ -125,8 +125,10 @@ class Results:
             say(f"\n{report.baselines_table(task.shown, results['baselines'], self.shown.split, what)}")
         for sentence in task.tell(self.out, results, self.best, self.shown, self.settings.seeds):
             say(sentence)
-        say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}. Try it:")
-        say(f"  python -m finetune.predict --model {self.out / 'final'} FILE")
+        say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}.")
+        trained = self.dataset.columns.texts
+        if len(task.asked_columns(trained)) == len(trained):
+            say(f"Try it:\n  python -m finetune.predict --model {self.out / 'final'} FILE")
 
 
 def presented(settings: FinetuneSettings, dataset: Dataset) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from data_prep.text.sources import Source, listing, resolve
 
 from .entities.annotations import COLUMNS as OF_TOOLS
 from .entities.annotations import is_left_out, plain_row
+from .questions.answers import COLUMNS as OF_SQUAD
 from .questions.answers import Span, flat_rows
 from .settings import FinetuneError, FinetuneSettings
 
@@ -292,7 +293,7 @@ def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: Bad
         for number, (text, label) in enumerate(builtin.labelled(), 1):
             yield Example(f"{BUILTIN}:{number}", text, None, label)
         return
-    for place, row in table_rows(path, encoding, [*columns.named(), *OF_TOOLS], lines=not task.needs_labels):
+    for place, row in table_rows(path, encoding, [*columns.named(), *OF_TOOLS, *OF_SQUAD], lines=not task.needs_labels):
         example = example_of(task, place, row, columns, bad)
         if example:
             yield example

@@ -308,8 +308,7 @@ class SeedTraining:
         settings, dataset = self.settings, self.material.dataset
         best = self.task.kept(self._best(run))
         held_out = dataset.held_out() if self.reads_test else {"validation": dataset.validation}
-        asked = self.task.asked_columns(dataset.columns.texts)
-        read = asked, settings.sequence_length, settings.long_text
+        read = dataset.columns.texts, settings.sequence_length, settings.long_text
         facts = Facts(*read, self.task.name, self.task.decision())
         with whole_folder(self.out / "model", best.num_bytes) as folder:
             save_model_folder(best, self.material.tokenizer, folder, model_max_length=settings.sequence_length)

@@ -229,7 +229,7 @@ def test_a_plan_that_is_ended_leaves_nothing(office, module, number, tmp_path):
     command = [sys.executable, "-m", module, f"--corpus={folder}/notes.txt", "--dry-run", "--show-text=no"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as plan:
-        while plan.poll() is None and not any(tmp_path.glob("domain-bert-*/prepared/.work")):
+        while plan.poll() is None and not any(tmp_path.glob("domain-bert-*/*")):
             time.sleep(0.01)
         plan.send_signal(number)
         assert plan.wait(30) == 128 + number and not plan.stderr.read()

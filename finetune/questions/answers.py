@@ -8,6 +8,8 @@ from data_prep.text.cells import kind_of, whole_characters
 
 Span = tuple[int, int]
 """(start, end) of characters, the end not included."""
+COLUMNS = ("paragraphs", "qas", "is_impossible")
+"""That are read besides those of question, context and answers."""
 # Answers that annotators found plausible for a question without one are no answers.
 _LEFT_OUT = "plausible_answers"
 
@@ -114,7 +116,8 @@ def _span(text: Any, start: Any, context: str, column: str) -> Span:
     if not isinstance(start, int) or isinstance(start, bool):
         raise ValueError(f'has an answer in "{column}" without a whole number as "answer_start"')
     if start >= 0 and context.startswith(text, start):
-        return start, start + len(text)
+        # White space is no part of an answer that is given.
+        return start + len(text) - len(text.lstrip()), start + len(text.rstrip())
     where = _where(text, context)
     raise ValueError(f'has an answer in "{column}" that is not at character {start} of its context, {where}')
 

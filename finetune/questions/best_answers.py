@@ -110,20 +110,22 @@ def best_spans(start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarr
     return first, first + more, scores[chosen]
 
 
-def mean_answers(outputs: Sequence[np.ndarray]) -> np.ndarray:
+def mean_answers(outputs: Sequence[np.ndarray], with_null: bool = True) -> np.ndarray:
     """What several models make of texts together: the mean of the probabilities that each gives to an answer, 0 where
     it is not among its best ones: [n, 1 + 3 B].
 
     Args:
         outputs: of each model [n, 1 + 3 B], of the same texts.
+        with_null: whether a question may have no answer; if not, each model's answers have all of its probability.
     """
     found = np.zeros_like(outputs[0])
     for text, rows in enumerate(zip(*outputs, strict=True)):
         together: dict[Span, float] = {}
-        for row in map(best, rows):
-            for start, end, score in zip(row.starts, row.ends, row.scores, strict=True):
-                if score > -np.inf:
-                    together[start, end] = together.get((start, end), 0.0) + float(np.exp(score))
+        for output in rows:
+            row, (_, each) = best(output), probabilities(output, with_null)
+            for start, end, probability in zip(row.starts, row.ends, each, strict=True):
+                if probability > 0:
+                    together[start, end] = together.get((start, end), 0.0) + float(probability)
         null = float(logsumexp([row[0] for row in rows]))
         spans, scores = np.array([*together], dtype=np.int64).reshape(-1, 2), np.log(np.array([*together.values()]))
         found[text] = row_of(null, spans, scores)
@@ -143,8 +145,10 @@ def null_scores(outputs: np.ndarray) -> np.ndarray:
 def probabilities(outputs: np.ndarray, with_null: bool) -> tuple[np.ndarray, np.ndarray]:
     """Of no answer [n], and of the best answers [n, B]; without `with_null` the latter are all there is."""
     found = best(outputs.astype(np.float64))
-    null = np.exp(found.null) if with_null else np.zeros_like(found.null)
-    each = np.exp(found.scores)
+    none = found.null if with_null else np.full_like(found.null, -np.inf)
+    largest = np.maximum(none, found.scores[..., 0])
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    null, each = np.exp(none - largest), np.exp(found.scores - largest[..., None])
     total = null + each.sum(-1)
     safe = np.where(total > 0, total, 1.0)
     return null / safe, each / safe[..., None]

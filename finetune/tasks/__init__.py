@@ -237,6 +237,11 @@ class Task(Labels):
         """A trained model as it goes into a folder."""
         return model
 
+    @property
+    def deciding_metrics(self) -> Sequence[str]:
+        """Those that the validation texts can be judged by."""
+        return self.metrics
+
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """The columns of texts with which a model is asked, by those of the training rows."""
         return tuple(columns)

@@ -1,6 +1,7 @@
 """Answers to questions, as spans of a context, or that it holds none (Devlin et al. 2019, sections 4.2 and 4.3)."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from ..questions.best_answers import (
 from ..questions.contexts import EncodedQuestions, encode_questions
 from ..questions.span_losses import span_losses
 from ..rows import Columns, Example, text_of
-from ..settings import FinetuneError, FinetuneSettings, LongText
+from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings, LongText
 from . import Card, Form, HeldOut, Task, entropy
 from .sequences import fine_tuned, new_model
 
@@ -170,7 +171,7 @@ class QuestionAnswering(Task):
 
     def averaged(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         """See `finetune.questions.best_answers.mean_answers`; of one text, [1 + 3 B] each, too."""
-        rows = mean_answers([each.reshape(-1, WIDTH) for each in outputs])
+        rows = mean_answers([each.reshape(-1, WIDTH) for each in outputs], self.can_be_null)
         return rows.reshape(np.shape(outputs[0]))
 
     def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> "QuestionAnswering":
@@ -185,7 +186,10 @@ class QuestionAnswering(Task):
 
     def with_decision(self, decision: Mapping[str, Any]) -> "QuestionAnswering":
         """A folder of transformers, which holds no threshold, always answers."""
-        return QuestionAnswering(decision.get("null_threshold"))
+        threshold = decision.get("null_threshold")
+        if threshold is not None and not (isinstance(threshold, float | int) and math.isfinite(threshold)):
+            raise FinetuneError(f"the null_threshold in {FACTS_FILE} is no number: copy the folder again")
+        return QuestionAnswering(threshold)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.questions.answer_scores`."""
@@ -251,8 +255,11 @@ class QuestionAnswering(Task):
         sentences = [f"\nThe most confident mistakes are in {out / 'mistakes.md'}."]
         none, given_none = results["unanswerable"][shown.split], is_null(shown.outputs, self.threshold).sum()
         if self.can_be_null:
+            without, rows = results["unanswerable"]["validation"], results["rows"]["validation"]
+            chosen = ("chosen on the validation texts" if 0 < without < rows else
+                      f"as {'all' if without else 'none'} of the validation questions lack an answer")  # fmt: skip
             said = (f"No answer is given where its score minus that of the best answer is over {self.threshold:.3f}, "
-                    f"chosen on the validation texts: to {given_none:,} of the {len(shown.examples):,} {shown.split} "
+                    f"{chosen}: to {given_none:,} of the {len(shown.examples):,} {shown.split} "
                     f"questions, {none:,} of which have none.")  # fmt: skip
         else:
             said = "Every question is given an answer, as every training question has one." if none else ""

@@ -197,6 +197,11 @@ class Similarity(Task):
         model.bert.config = model.config.changed(id2label=None, num_labels=2, problem_type=None)
         return model.bert
 
+    @property
+    def deciding_metrics(self) -> Sequence[str]:
+        """Of what the validation rows are."""
+        return (*_SHOWN[self.judged_by[0]].values(), RANDOM, "loss")
+
     def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """A model is asked with pairs."""
         return tuple(columns) if len(columns) > 1 else self.pair_columns[0]

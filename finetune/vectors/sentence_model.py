@@ -15,6 +15,11 @@ Pooling = Literal["mean", "cls", "max"]
 
 MODULES_FILE = "modules.json"
 _LENGTH_FILE, _POOLING_FILE = "sentence_bert_config.json", "config.json"
+# Of its earlier classes, one for each family; the first one that is there counts.
+_LENGTH_FILES = (_LENGTH_FILE, *(f"sentence_{family}_config.json" for family in (
+    "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")))  # fmt: skip
+# [CLS], [SEP] and a token of the text.
+_SHORTEST = 3
 _POOLING_FOLDER = "1_Pooling"
 _PROMPTS_FILE = "config_sentence_transformers.json"
 # Spelled out by all of its versions; the latest also says "pooling_mode": "mean".
@@ -56,10 +61,11 @@ class SentenceModel:
         if not (folder / MODULES_FILE).exists():
             return cls(sequence_length=_tokenizer_length(folder))
         places = _modules(folder)
-        found = _object(places["Transformer"] / _LENGTH_FILE) if (places["Transformer"] / _LENGTH_FILE).exists() else {}
+        path = next((path for name in _LENGTH_FILES if (path := places["Transformer"] / name).exists()), None)
+        found = {} if path is None else _object(path)
         length = found.get("max_seq_length")
-        if length is not None and (not isinstance(length, int) or length < 1):
-            raise _damaged(places["Transformer"] / _LENGTH_FILE)
+        if path is not None and length is not None and (not isinstance(length, int) or length < _SHORTEST):
+            raise _damaged(path)
         _refuse_prompt(folder)
         return cls(
             _pooling(folder, places["Pooling"] / _POOLING_FILE),
@@ -126,7 +132,7 @@ def _refuse_prompt(folder: Path) -> None:
 def _tokenizer_length(folder: Path) -> int | None:
     """Where the tokenizer of transformers cuts texts."""
     found = (read_object(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    return found if isinstance(found, int) and found > 0 else None
+    return found if isinstance(found, int) and found >= _SHORTEST else None
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pretrain.engine.folder import family_of, open_model
 from ..batches import BatchMaker
 from ..rows import Example
 from ..settings import FinetuneError, FinetuneSettings
+from ..tasks.sequences import new_model
 from .single_texts import encode_single_texts
 
 Pairs = tuple[Any, Any]
@@ -56,13 +57,17 @@ def _of_both(rows: Sequence[Example], vectors_of: Any) -> Pairs:
 
 @torch.inference_mode()
 def untuned_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]) -> dict[str, Pairs]:
-    """The mean of the last hidden states of the model that the fine-tuning starts from.
+    """The mean of the last hidden states of the model that the fine-tuning starts from; that of the first seed where
+    nothing is pretrained.
 
     Raises:
         FinetuneError: the folder cannot be used.
     """
     device = find_device(settings.device)
-    model = open_model(family_of(settings.model, FinetuneError).vectors, settings.model, FinetuneError).to(device)
+    if settings.from_scratch:
+        model = new_model("vectors", settings, settings.seed).eval().to(device)
+    else:
+        model = open_model(family_of(settings.model, FinetuneError).vectors, settings.model, FinetuneError).to(device)
     tokenizer, longest = WordPieceTokenizer.load(settings.model), model.config.max_position_embeddings
     length = longest if settings.sequence_length == "auto" else min(longest, settings.sequence_length)
     found = {}

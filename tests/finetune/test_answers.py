@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -12,8 +13,10 @@ from pyarrow import parquet
 
 from finetune.dataset import read_dataset
 from finetune.questions.answers import answers_of, are_answers, flat_rows
-from finetune.rows import Columns, table_rows
+from finetune.questions.best_answers import WIDTH
+from finetune.rows import BadRows, Columns, Example, read_rows, table_rows
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks import HeldOut
 from finetune.tasks.question_answering import QuestionAnswering
 from finetune.tasks.selection import kind_of_labels
 
@@ -107,7 +110,7 @@ def test_an_answer_that_is_where_it_says_is_found(context, data):
             answers_of(row, "answers", context)
         return
     ((begin, end),) = answers_of(row, "answers", context)
-    assert (begin, context[begin:end]) == (start, text)
+    assert (begin, context[begin:end]) == (start + len(text) - len(text.lstrip()), text.strip())
 
 
 def nested(articles):
@@ -141,6 +144,49 @@ def test_nested_files_are_flat_rows(tmp_path):
     assert list(dict(table_rows(str(lines), "utf-8")).values()) == list(rows.values())
     flat.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
     assert list(dict(table_rows(str(flat), "utf-8")).values()) == list(rows.values())
+    # In columns too, of which those that are asked for are read.
+    data = nested(articles)["data"]
+    for name, nests in (("articles", data), ("paragraphs", [each for one in data for each in one["paragraphs"]])):
+        parquet.write_table(pyarrow.Table.from_pylist(nests), tmp_path / f"{name}.parquet")
+        examples = [
+            [(row.text, row.text_pair, row.label) for row in examples_of(file)]
+            for file in (path, tmp_path / f"{name}.parquet")
+        ]
+        assert examples[0] == examples[1] and len(examples[0]) == 4
+
+
+def examples_of(path):
+    return list(read_rows(QuestionAnswering(), str(path), "utf-8", COLUMNS, BadRows(False)))
+
+
+def test_a_question_that_is_impossible_is_so_in_columns_too(tmp_path):
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([row_of([ONE], is_impossible=True)]), path)
+    with pytest.raises(FinetuneError, match="is said to be impossible, and has an answer"):
+        examples_of(path)
+
+
+def test_white_space_around_an_answer_is_no_part_of_it():
+    answer = {"text": " 80 \r\n", "answer_start": 3}
+    assert answers_of({"answers": [answer]}, "answers", "HR: 80 \r\n.") == ((4, 6),)
+
+
+@pytest.mark.parametrize("damaged", ["x", [1], float("nan"), {}])
+def test_a_threshold_that_is_no_number_is_damage(damaged):
+    with pytest.raises(FinetuneError, match="null_threshold in finetune.json is no number"):
+        QuestionAnswering().with_decision({"null_threshold": damaged})
+
+
+@pytest.mark.parametrize(("without", "sentence"), [
+    (0, "over 0.000, as none of the validation questions lack an answer: "),
+    (2, "over 0.000, chosen on the validation texts: "),
+    (5, "over 0.000, as all of the validation questions lack an answer: "),
+])  # fmt: skip
+def test_a_threshold_is_said_to_be_chosen_where_it_was(without, sentence):
+    examples = [Example("", "How fast?", CONTEXT, ((19, 21),))] * 3
+    shown = HeldOut("test", 1, examples, examples, np.zeros((3, WIDTH), np.float32))
+    results = {"unanswerable": {"validation": without, "test": 0}, "rows": {"validation": 5, "test": 3}}
+    assert sentence in QuestionAnswering(0.0).tell(Path("out"), results, {}, shown, 1)[0]
 
 
 def test_flat_rows_of_all_formats_are_the_same_examples(tmp_path):

@@ -108,6 +108,8 @@ def test_without_a_token_there_is_no_answer():
     assert row[0] == 0 and (best(row).scores == -np.inf).all() and null_scores(row) > 1000
     of_null, of_each = probabilities(row, with_null=False)
     assert of_null == 0 and of_each.sum() == 0
+    sure_of_none = row_of(2000.0, np.array([[0, 2], [3, 7]]), np.array([0.0, 0.0]))
+    assert probabilities(sure_of_none, with_null=False)[1][:2] == pytest.approx([0.5, 0.5])
 
 
 def test_several_models_give_the_mean_of_their_probabilities():
@@ -123,5 +125,10 @@ def test_several_models_give_the_mean_of_their_probabilities():
     together = {(int(a), int(b)): p for a, b, p in zip(found.starts, found.ends, of_each, strict=True) if p}
     assert together == pytest.approx(expected)
     assert (np.diff(of_each) <= 0).all()
+    # Where every question has an answer, what a model leaves to none says nothing of its answers.
+    of_answers = [each[1:] / each[1:].sum() for each in chances]
+    _, of_each = probabilities(mean_answers([first[None], second[None]], with_null=False)[0], with_null=False)
+    expected = [of_answers[0][1] + of_answers[1][0], of_answers[1][1], of_answers[0][0]]
+    assert of_each[:3] == pytest.approx(np.array(expected) / 2)
     # Of one model it is the same.
     assert np.allclose(np.exp(mean_answers([first[None]])[0]), np.exp(first), atol=1e-6)

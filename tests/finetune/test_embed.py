@@ -377,6 +377,9 @@ def test_a_model_folder_is_saved_instead(embed, refused, encoder, tmp_path):
     (["--dtype=float16"], "--dtype float16 is of a .npy file: leave it out, or give an --out of that name"),
     (["--save-model=m", "--out=v.npy"], "--save-model writes a model folder and no vectors: leave the file and --out "
                                         "out"),
+    (["--save-model=m", "--text-column=a"], "--save-model reads no texts: leave --text-column out"),
+    (["--save-model=m", "--precision=bf16"], "--save-model reads no texts: leave --precision out"),
+    (["--save-model=m", "--skip-bad-rows"], "--save-model reads no texts: leave --skip-bad-rows out"),
     (["--save-model=m", "--words"], "a model folder gives vectors of texts: leave --words out"),
     (["--layer=9"], "--layer 9 is not there: the layers of"),
     (["--sequence-length=500"], "--sequence-length 500 is not between 3 and 48, the most tokens that"),

@@ -271,7 +271,7 @@ def test_where_all_have_an_answer_one_is_always_given(encoder, tmp_path, one_thr
     said = capsys.readouterr().out + (out / "mistakes.md").read_text()
     assert "characters" in (out / "mistakes.md").read_text() and "heart" not in said
     (found,) = Predictor(out / "final").predict([("what ?", "the patient")])
-    assert found["predicted_answer"] in "the patient" and "null_score" not in found
+    assert found["predicted_answer"] in ("the", "patient", "the patient") and "null_score" not in found
 
 
 @pytest.mark.slow

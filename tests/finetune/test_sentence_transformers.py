@@ -1,9 +1,12 @@
 """Vectors beside those of sentence-transformers, from the same folders."""
 
+import json
+
 import numpy as np
 import pytest
 import transformers
 
+from finetune.settings import FinetuneError
 from finetune.vectors.embedder import Embedder
 from finetune.vectors.sentence_model import SentenceModel
 
@@ -62,3 +65,17 @@ def test_a_folder_that_it_writes_is_read(encoder, tmp_path, pooling):
     said = SentenceModel.read(tmp_path / "theirs")
     assert (said.pooling, said.normalize, said.sequence_length) == (pooling, True, 16)
     assert near(Embedder(tmp_path / "theirs").embed(TEXTS), theirs.encode(TEXTS), 1e-5)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_a_length_is_read_under_the_name_of_each_family(encoder, tmp_path, family):
+    Embedder(encoder, sequence_length=10).save(folder := tmp_path / "model")
+    told = folder / f"sentence_{family}_config.json"
+    (folder / "sentence_bert_config.json").rename(told)
+    # What the tokenizer says would do for ours.
+    tokenizer = folder / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"model_max_length": 40}))
+    assert Embedder(folder).sequence_length == opened(folder).max_seq_length == 10
+    told.write_text('{"max_seq_length": 2}')
+    with pytest.raises(FinetuneError, match=rf"{told.name} is damaged"):
+        Embedder(folder)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
 
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset
 from finetune.embed import main as embed
@@ -19,10 +20,12 @@ from finetune.predictor import Predictor
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.sequences import new_model
 from finetune.tasks.similarity import PAIRS, SCORES, TEXTS, UNTUNED, Similarity
 from finetune.training import outputs_of
 from finetune.vectors.embedder import Embedder
 from finetune.vectors.single_texts import halves
+from finetune.vectors.vector_baselines import untuned_vectors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOPICS = ("heart rate", "mask 7 8", "patient was stable", "of the 9 0", "x y z", "b c d", "m n o", "1 2 3")
@@ -147,12 +150,15 @@ def test_scores_are_learned_one_by_one_too(write_rows):
     ("--long-text=windows", "--long-text windows: similarity reads the beginning of a text"),
     ("--metric=accuracy", "--metric accuracy is no score of similarity: there are mrr, recall_1, recall_10"),
     ("--metric=spearman", "--metric spearman is no score of similarity"),
+    ("--test=SCORES", "--metric spearman is no score of similarity: there are mrr, recall_1, recall_10"),
     ("--calibrate", "--calibrate is for classification, not for similarity"),
 ])  # fmt: skip
 def test_options_of_other_tasks_are_refused(encoder, write_rows, tmp_path, capsys, option, sentence):
-    train = write_rows(pairs_of(40))
+    train, test = write_rows(pairs_of(40)), write_rows(scored_of(40), "scores.jsonl")
     given = [f"--model={encoder}", "--task=similarity", f"--train={train}", f"--out={tmp_path / 'run'}", "--device=cpu"]
-    assert main([*given, option]) == 2
+    # That the test rows have it is not enough.
+    more = [f"--test={test}", "--metric=spearman"] if option == "--test=SCORES" else [option]
+    assert main([*given, *more]) == 2
     assert sentence in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
@@ -238,6 +244,10 @@ def test_it_learns_and_stands_beside_what_is_not_fine_tuned(finished, kind, caps
     assert (out / "predicted.png").exists() == (kind == SCORES)
     title = {SCORES: "# Largest errors"}.get(kind, "# Found last")
     assert (out / "mistakes.md").read_text().startswith(title)
+    assert (kind != TEXTS) == ("finetune.predict" in said) and "finetune.embed" in said
+    # As it was named in training, for finetune.embed.
+    facts = json.loads((out / "final" / "finetune.json").read_text())
+    assert facts["text_columns"] == [name for name in ROWS[kind](1)[0] if name != "score"]
     card = (out / "final" / "README.md").read_text()
     assert "pipeline_tag: sentence-similarity" in card and "# Vectors of texts" in card and UNTUNED in card
 
@@ -286,7 +296,20 @@ def test_predictions_are_cosines_of_pairs(finished, kind, capsys, tmp_path):
     alone = tmp_path / "alone.jsonl"
     alone.write_text('{"text": "the heart"}\n')
     assert predict([f"--model={out / 'final'}", str(alone), "--device=cpu"]) == 2
-    assert "was trained on pairs of texts" in capsys.readouterr().err
+    assert "is asked with a pair of texts a row" in capsys.readouterr().err
+
+
+def test_before_fine_tuning_from_scratch_nothing_was_pretrained(encoder):
+    rows = [Example("", row["text_a"], row["text_b"]) for row in scored_of(6)]
+    settings = FinetuneSettings(model=str(encoder), device="cpu", sequence_length=48, from_scratch=True, seed=4)
+    first, second = untuned_vectors(settings, {"test": rows})["test"]
+    fresh = new_model("vectors", settings, 4).eval()
+    tokenizer = WordPieceTokenizer.load(encoder)
+    for texts, vectors in (([row.text for row in rows], first), ([row.text_pair for row in rows], second)):
+        for text, vector in zip(texts, vectors, strict=True):
+            ids = torch.tensor([[tokenizer.cls_id, *tokenizer.encode([text])[0], tokenizer.sep_id]])
+            mean = fresh.bert(ids).last_hidden_state[0].mean(0)
+            np.testing.assert_allclose(vector, torch.nn.functional.normalize(mean, dim=0).detach(), atol=1e-5)
 
 
 def test_transformers_opens_the_folder_and_gives_the_vectors_of_the_card(finished, capsys):
