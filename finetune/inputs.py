@@ -154,9 +154,9 @@ def text_columns(
     named = Columns(tuple(wanted))
     columns = find_columns(task, source.shown, sample, named, labelled=False, show_text=show_text)
     if trained and len(columns.texts) != len(trained):
-        kinds = {1: "a single text", 2: "a pair of texts"}
+        kinds = {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(
-            f"{settings.model} is asked with {kinds[len(trained)]} a row, and {source.shown} has {columns}: pass "
+            f"{settings.model} is asked with {kinds[len(trained)]}, and {source.shown} has {columns}: pass "
             f"--text-column with {'two names' if len(trained) > 1 else 'one name'}"
         )
     return columns

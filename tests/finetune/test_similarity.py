@@ -296,7 +296,7 @@ def test_predictions_are_cosines_of_pairs(finished, kind, capsys, tmp_path):
     alone = tmp_path / "alone.jsonl"
     alone.write_text('{"text": "the heart"}\n')
     assert predict([f"--model={out / 'final'}", str(alone), "--device=cpu"]) == 2
-    assert "is asked with a pair of texts a row" in capsys.readouterr().err
+    assert "is asked with pairs of texts" in capsys.readouterr().err
 
 
 def test_before_fine_tuning_from_scratch_nothing_was_pretrained(encoder):
