@@ -1,13 +1,15 @@
 """What a preparation will do, shown on the beginning of the corpus; nothing is kept."""
 
 import json
+import os
+import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from .console.screen import say, say_example, say_plan
 from .preparation import prepare_sample
@@ -48,13 +50,19 @@ def temporary_folder() -> Iterator[Path]:
     """A folder of the system's temporary ones, gone at the end of the block, also where SIGTERM or SIGHUP ends it."""
     # Only the main thread may watch signals.
     ends = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    before = [signal.signal(number, lambda number, frame: sys.exit(128 + number)) for number in ends]
-    try:
-        with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
+    with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
+
+        def end(number: int, frame: FrameType | None) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            # An exception would be lost now and then: libraries catch all while they are imported, and so does open().
+            os._exit(128 + number)
+
+        before = [signal.signal(number, end) for number in ends]
+        try:
             yield Path(folder)
-    finally:
-        for number, handler in zip(ends, before, strict=True):
-            signal.signal(number, handler)
+        finally:
+            for number, handler in zip(ends, before, strict=True):
+                signal.signal(number, handler)
 
 
 def report(prepared: PreparedCorpus) -> dict:
