@@ -289,7 +289,7 @@ def _check(found: dict[str, Any], lost: list[str], stored: StoredWeights, new_he
 
 def rectangles(batch: PackedBatch) -> list[PackedBatch]:
     """Consecutive sequences of a batch, as many together as need no more padding than they have tokens: one long
-    sequence would make rows as long of all short ones."""
+    sequence would make rows as long of all short ones. Waits for the device where a batch is parted."""
     if batch.num_sequences * batch.max_sequence_length <= 2 * batch.num_tokens:
         return [batch]
     starts, parts = batch.sequence_starts.tolist(), []
