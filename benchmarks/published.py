@@ -85,7 +85,7 @@ def main() -> int:
     results = Results(RESULTS)
     if given.list:
         for name, run in RUNS.items():
-            print(f"{name:36} {'done' if results.of(name) else '    '}  {run.command}")
+            print(f"{name:36} {'done' if results.knows(name) else '    '}  {run.command}")
         return 0
     wanted = given.runs or [name for name, run in RUNS.items() if not run.makes]
     if problem := mistake(given.data, given.runs, wanted):
@@ -104,7 +104,7 @@ def bring_up_to_date(results: "Results", wanted: Iterable[str], data: Path | Non
     """
     if data:
         runner = Runner(data, folder / str(RECIPE), results)
-        runner.run_all(name for name in wanted if not results.of(name))
+        runner.run_all(name for name in wanted if not results.knows(name))
     for page in {page for page, _ in TABLES.values()}:
         path = ROOT / page
         path.write_text(with_tables(path.read_text("utf-8"), results), "utf-8")
@@ -144,11 +144,18 @@ class Results:
         self._writes = Lock()
 
     def of(self, name: str) -> dict | None:
-        """What a run found."""
-        same = {"recipe": RECIPE, "command": whole_command(name)}
-        line = next((line for line in reversed(self.lines) if same.items() <= line.items()), None)
+        """What a run found, for a table."""
+        line = self._line(name)
         self.used += [line] if line else []
         return line and line["found"]
+
+    def knows(self, name: str) -> bool:
+        """Whether a run has a result."""
+        return self._line(name) is not None
+
+    def _line(self, name: str) -> dict | None:
+        same = {"recipe": RECIPE, "command": whole_command(name)}
+        return next((line for line in reversed(self.lines) if same.items() <= line.items()), None)
 
     def add(self, name: str, found: dict, machine: str) -> None:
         """Keep what a run found."""
@@ -316,7 +323,7 @@ def helped(results: Results) -> Rows:
     shown = [title for title, models in COMPARED.items() if {"articles_60m", "public", "scratch"} & {*models}]
     yield ["test texts", "score", *shown, "the best without a BERT"]
     for name, texts in SETS.items():
-        if any(results.of(f"{name}_{model}") for model in texts.models):
+        if any(results.knows(f"{name}_{model}") for model in texts.models):
             yield [texts.words, texts.score[1], *fine_tuned_cells(results, name, shown, score)]
 
 
@@ -356,32 +363,42 @@ def best_of(models: dict[str, dict], metric: str) -> str:
 
 def relatives(results: Results) -> Rows:
     """BERT and its relatives: how each was pretrained, and what its first seed reaches fine-tuned."""
-    yield ["pretrained with", *RELATIVE_COLUMNS]
+    seeds = common_seeds(results, RELATIVES)
+    yield ["pretrained with", *relative_columns(seeds)]
     for name, (words, _) in RELATIVES.items():
-        yield [words, *ten_minutes(results, name)]
+        yield [words, *ten_minutes(results, name, seeds)]
 
 
 def students(results: Results) -> Rows:
     """A teacher, and students of half its layers."""
-    yield ["model", *RELATIVE_COLUMNS]
-    yield ["the teacher, an hour (4x256)", *relative_cells(results, ["articles_60m"], "articles_60m")]
+    seeds = common_seeds(results, STUDENTS)
+    yield ["model", *relative_columns(seeds)]
+    yield ["the teacher, an hour (4x256), one seed", *relative_cells(results, ["articles_60m"], "articles_60m")]
     for name, (words, _) in STUDENTS.items():
-        yield [words, *ten_minutes(results, name)]
+        yield [words, *ten_minutes(results, name, seeds)]
 
 
-RELATIVE_COLUMNS = ("held-out MLM loss", "pairs (majority)", "parameters", "tokens/s",
-                    *(f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS))  # fmt: skip
+def common_seeds(results: Results, names: Iterable[str]) -> list[int]:
+    """Of a table's rows that were pretrained at all, the seeds that all of them were pretrained with."""
+    of_rows = [{seed for seed in SEEDS if results.knows(f"{name}_10m_{seed}")} for name in names]
+    return sorted(set(SEEDS).intersection(*filter(None, of_rows))) if any(of_rows) else []
 
 
-def ten_minutes(results: Results, name: str) -> list[str]:
-    """Of three seeds of a relative or a student."""
-    return relative_cells(results, [f"{name}_10m_{seed}" for seed in SEEDS], f"{name}_10m")
+def relative_columns(seeds: list[int]) -> list[str]:
+    number = {0: "", 1: ", one seed"}.get(len(seeds), f", mean of {len(seeds)} seeds")
+    scores = [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
+    return [f"held-out MLM loss{number}", "pairs (majority)", "parameters", "tokens/s", *scores]
+
+
+def ten_minutes(results: Results, name: str, seeds: list[int]) -> list[str]:
+    """Of the seeds of a relative or a student."""
+    return relative_cells(results, [f"{name}_10m_{seed}" for seed in seeds], f"{name}_10m")
 
 
 def relative_cells(results: Results, runs: list[str], model: str) -> list[str]:
     """Of the pretrainings, and of the fine-tunings of a model."""
     found = [results.of(name) for name in runs]
-    cells = pretraining_cells(found) if all(found) else [NOT_MEASURED] * 4
+    cells = pretraining_cells(found) if found and all(found) else [NOT_MEASURED] * 4
     return cells + [score(results.of(f"{texts}_{model}"), SETS[texts].score[0]) for texts in RELATED_SETS]
 
 

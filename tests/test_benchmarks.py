@@ -108,7 +108,7 @@ def test_roberta_s_recipe_is_measured_as_the_recipe_has_it(monkeypatch):
     assert differs == {"budget", "preset", "vocab_size"}
 
 
-def test_the_table_of_relatives_has_means_over_the_seeds_and_what_is_not_measured(monkeypatch, tmp_path):
+def test_the_table_of_relatives_has_means_over_seeds_that_all_rows_have(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     published, experiments = map(importlib.import_module, ("published", "experiments"))
     results = published.Results(tmp_path / "results.jsonl")
@@ -122,3 +122,9 @@ def test_the_table_of_relatives_has_means_over_the_seeds_and_what_is_not_measure
     assert measured[0].startswith("masked words alone")
     assert measured[1:5] == ["3.20 ± 0.20", "SOP 80.0 % (50.5 %)", "12.3 M", "4,000"]
     assert set(measured[5:]) == {published.NOT_MEASURED}
+    assert header[1] == "held-out MLM loss, mean of 3 seeds"
+    # Another row with fewer seeds: both are shown with those.
+    results.add("articles_10m_2", found, "a machine")
+    header, *rows = published.relatives(results)
+    assert header[1] == "held-out MLM loss, one seed"
+    assert [row[1] for row in rows if row[1] != published.NOT_MEASURED] == ["3.40", "3.20"]
