@@ -87,7 +87,7 @@ def crf(words: Sentences, tags: Sentences, others: Sentences, labels: Sequence[s
     trainer.set_params({"c1": 0.1, "c2": 0.01, "max_iterations": 100, "feature.possible_transitions": True})
     for sentence, tagged in zip(words, tags, strict=True):
         trainer.append(features(sentence), list(tagged))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="domain-bert-") as folder:
         path = os.path.join(folder, "crf")
         trainer.train(path)
         tagger = pycrfsuite.Tagger()
