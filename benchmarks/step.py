@@ -29,6 +29,7 @@ import pretrain  # noqa: F401
 from peers import NEEDS, is_installed, padded
 from sides import DIVISIONS, Corpus, alternate, check_same, fastest_way, new_model, our_learner, spread
 from table import Table, code, machine, parser
+from torch.profiler import ProfilerActivity, profile
 
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
@@ -60,6 +61,8 @@ def main() -> int:
     made.add_argument("--peer-head", choices=("masked-rows", "all-rows"), default="masked-rows",
                       help="its MLM head runs on the masked rows alone, or on all, as in the forward of "
                       "BertForPreTraining (default: masked-rows)")  # fmt: skip
+    made.add_argument("--profile", action="store_true",
+                      help="measure nothing: print what our step spends its time on")  # fmt: skip
     given = made.parse_args()
     if not is_installed():
         return fail(NEEDS)
@@ -68,7 +71,10 @@ def main() -> int:
     cases = [(size, int(length)) for size in given.sizes.split(",") for length in given.lengths.split(",")]
     seconds = given.minutes * 60 / len(cases) / (10 if given.quick else 1)
     try:
-        print_table(given, cases, seconds)
+        if given.profile:
+            print_profiles(given, cases)
+        else:
+            print_table(given, cases, seconds)
     except UserError as error:
         return fail(str(error))
     return 0
@@ -91,6 +97,25 @@ def print_table(given: Namespace, cases: list[tuple[str, int]], seconds: float) 
         row = table.row(name, partial(measure, given, size, length, seconds))
         print(f"{name}: {row['ours']} against {row['peer']} tokens/s", file=sys.stderr)
     print(f"\n{machine()}\n\n{table.markdown(COLUMNS)}")
+
+
+def print_profiles(given: Namespace, cases: list[tuple[str, int]]) -> None:
+    """Of each case the operators of our step, and the tensors that it copies, with their shares of its time."""
+    for size, length in cases:
+        corpus = Corpus(given.prepared, length, given.optimizer, "cpu", given.tokens)
+        config = corpus.config(size, given.vocab_size)
+        learner = our_learner(corpus, corpus.settings_for(config), new_model(config))
+        for drawn in corpus.drawn:
+            step(learner, drawn)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+            for drawn in corpus.drawn:
+                step(learner, drawn)
+        copies = [row for row in found.key_averages(group_by_input_shape=True) if row.key == "aten::copy_"]
+        print(f"\n{size}, {length}: {machine()}\n")
+        print(found.key_averages().table("self_cpu_time_total", row_limit=20))
+        total = sum(row.self_cpu_time_total for row in found.key_averages())
+        for row in sorted(copies, key=lambda row: -row.self_cpu_time_total)[:10]:
+            print(f"{row.self_cpu_time_total / total:6.1%}  {row.count:6,} copies of {row.input_shapes[0]}")
 
 
 def measure(given: Namespace, size: str, length: int, seconds: float) -> dict:
