@@ -89,12 +89,10 @@ class ElectraModel(_Electra, BertModel):
         super().__init__(config, add_pooling_layer)
 
     def look_at_neighbours(self) -> None:
-        """See BertModel; where the embeddings are wider than the layers, these cannot see all of them, and start as
-        any others."""
+        """See BertModel."""
         embeddings, first = cast(ProjectedEmbeddings, self.embeddings), self.layers.in_order()[0]
-        if self.config.embedding_size <= self.config.hidden_size:
-            projection = None if embeddings.projection is None else embeddings.projection.weight
-            look_at_neighbours(embeddings.position.weight, first.qkv.weight, first.num_heads, projection)
+        projection = None if embeddings.projection is None else embeddings.projection.weight
+        look_at_neighbours(embeddings.position.weight, first.qkv.weight, first.num_heads, projection)
 
     def as_bert(self) -> BertModel:
         """The BERT without a pooler that has the same weights, and computes the same.

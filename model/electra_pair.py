@@ -121,6 +121,11 @@ class DiscriminatorAndGenerator(PretrainedModel):
         fewer = self.discriminator.of_layers(numbers)
         return type(self)(fewer.config, fewer, self.generator)
 
+    def look_at_neighbours(self) -> None:
+        """Of both models, whose positions are the same."""
+        self.discriminator.look_at_neighbours()
+        self.generator.look_at_neighbours()
+
     def layer_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the layers of both models."""
         return self.discriminator.layer_matrices() + self.generator.layer_matrices()

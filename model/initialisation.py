@@ -46,16 +46,19 @@ def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int, projection
         qkv: [3 H, H], the weights of query, key and value of the first layer, filled in place but for the value.
         projection: [H, E], the weights of the linear layer from the embeddings to the layers, filled in place. It is
             orthogonal, so that the heads can see what the embeddings were before it, and so large that its output has a
-            variance of 1, as that of every layer has.
+            variance of 1, as that of every layer has. Where E is larger than H, only the sinusoids of the shortest
+            wavelengths fit through it, whole pairs of a sine and a cosine.
     """
     position.copy_(sinusoids(*position.shape) * POSITION_SCALE)
     query, key, _ = qkv.unflatten(0, (3, num_heads, -1))
     back = None
     if projection is not None:
         hidden, embedded = projection.shape
+        seen = projection if embedded <= hidden else projection[:, : hidden // 2 * 2]
         squared_gain = max(1.0, hidden / embedded)
-        nn.init.orthogonal_(projection, gain=math.sqrt(squared_gain))
-        back = projection.mT / squared_gain  # [E, H]
+        projection.zero_()
+        nn.init.orthogonal_(seen, gain=math.sqrt(squared_gain))
+        back = seen.mT / squared_gain  # [E, H]
     for head in range(num_heads):
         offset = (head // 2 + 1) * (-1 if head % 2 else 1)
         own = nn.init.orthogonal_(key[head] if back is None else key.new_empty(key.shape[1], len(back)))  # [D, E]

@@ -108,11 +108,10 @@ def make_model(
             print(f"{folder} reads {longest} tokens: it gets positions for {length}.", flush=True)
             model = lengthened(model, length)
         check_model(model, folder, prepared, length)
+        learned = {part.name for part in objective.parts if not part.training_only}
+        objective.start(model, learned - {"mlm"} if has_new_head else learned)
         if has_new_head:
-            objective.start(model)
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
-        else:
-            objective.start_training_only(model)
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length}
@@ -120,7 +119,7 @@ def make_model(
     config = family.config.from_preset(settings.preset, **sizes, **_dropout(settings))
     model = objective.model_class(family)(config)
     objective.start(model)
-    model.bert.look_at_neighbours()
+    model.look_at_neighbours()
     return model
 
 

@@ -70,6 +70,7 @@ class Electra(PretrainingObjective):
 
     Args:
         unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
+        mask_share: of the tokens, at the start of training.
     """
 
     family = "electra"
@@ -93,8 +94,9 @@ fill = pipeline("fill-mask", model="path/to/this/folder/{GENERATOR}")
 print(fill("One word is [MASK] here."))
 ```"""
 
-    def __init__(self, unigram_counts: np.ndarray):
-        super().__init__([ReplacedTokens(), GeneratorWords(unigram_counts)], batch_maker=ReplacementMaker)
+    def __init__(self, unigram_counts: np.ndarray, mask_share: float = 0.15):
+        parts = [ReplacedTokens(mask_share), GeneratorWords(unigram_counts)]
+        super().__init__(parts, batch_maker=ReplacementMaker)
 
     def model_class(self, family: Family) -> type[DiscriminatorAndGenerator]:
         """Both models as one."""
@@ -134,4 +136,4 @@ def sampled(logits: Tensor, chances: Tensor) -> Tensor:
 
 def make_electra(settings: PretrainSettings, prepared: PreparedCorpus) -> Electra:
     """The objective for a prepared corpus."""
-    return Electra(prepared.unigram_counts)
+    return Electra(prepared.unigram_counts, settings.mask_shares[0])

@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -190,15 +190,14 @@ class PretrainingObjective:
         """The class of models of a family that it is learned with: a subclass where it has heads of its own."""
         return family.pretraining
 
-    def start(self, model: BertForPreTraining) -> None:
-        """Give a fresh model what it would otherwise spend its first steps on learning."""
-        for part in self.parts:
-            part.start(model)
+    def start(self, model: BertForPreTraining, learned: Collection[str] = ()) -> None:
+        """Give fresh heads what they would otherwise spend their first steps on learning.
 
-    def start_training_only(self, model: BertForPreTraining) -> None:
-        """The same for a model that has learned: for its heads that no model folder has."""
+        Args:
+            learned: names of the parts whose heads come from a folder; the others are fresh.
+        """
         for part in self.parts:
-            if part.training_only:
+            if part.name not in learned:
                 part.start(model)
 
     def freeze_unused(self, model: BertForPreTraining) -> None:

@@ -1,5 +1,6 @@
 """Replaced token detection (Clark et al. 2020, section 2) beside always the answer that a token is the original."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,12 +42,18 @@ class ReplacedTokens(Part):
     (of the tokens that are called replaced, the share that are) and rtd_recall (of the replaced tokens, the share that
     are found). What is replaced depends on the generator, so all of them do: as it learns, its tokens are harder to
     find.
+
+    Args:
+        mask_share: of the tokens, at the start of training.
     """
 
     name, learned, needs_pairs = "rtd", "replaced tokens (RTD)", False
     metrics = ("rtd_loss", "rtd_accuracy", "rtd_majority", "rtd_precision", "rtd_recall")
     baselines: Mapping[str, str] = {}
     weight = 50.0
+
+    def __init__(self, mask_share: float):
+        self.mask_share = mask_share
 
     def logits(self, scores: ReplacementScores) -> Tensor:
         """[T]."""
@@ -59,6 +66,10 @@ class ReplacedTokens(Part):
     def modules(self, model: DiscriminatorAndGenerator) -> list[nn.Module]:
         """The head."""
         return [model.discriminator.rtd_head]
+
+    def start(self, model: DiscriminatorAndGenerator) -> None:
+        """The output bias is the log odds of a masked token: of a fresh generator's words hardly any is right."""
+        nn.init.constant_(model.discriminator.rtd_head.output.bias, math.log(self.mask_share / (1 - self.mask_share)))
 
     def count(self, batch: ReplacementBatch) -> int:
         """Number of tokens that are judged."""

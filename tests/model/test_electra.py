@@ -275,13 +275,21 @@ def test_a_pair_that_is_made_again_keeps_the_sizes_of_its_generator(sizes):
     assert [len(rows) for rows in grown.vocabulary_parameters()] == [70, 70]
 
 
-def test_a_fresh_discriminator_looks_at_neighbours_and_one_with_wider_embeddings_starts_as_any_other(sizes):
-    for width in (24, 12, 48):
-        torch.manual_seed(1)
-        ours = model.ElectraModel(model.ElectraConfig(**sizes | {"embedding_size": width}))
-        before = ours.embeddings.position.weight.clone()
-        ours.look_at_neighbours()
-        assert torch.equal(ours.embeddings.position.weight, before) == (width > 24)
+@torch.no_grad()
+@pytest.mark.parametrize(("hidden", "embedded", "num_heads"), [(128, 128, 2), (256, 256, 4), (64, 128, 1)])
+def test_both_models_start_by_looking_at_neighbours(hidden, embedded, num_heads, sizes):
+    torch.manual_seed(1)
+    length = 96
+    wide = {"hidden_size": hidden, "embedding_size": embedded, "num_attention_heads": num_heads}
+    both = pair(sizes, **wide, max_position_embeddings=length).eval()
+    both.look_at_neighbours()
+    ids = torch.randint(0, 61, (8, length))
+    for ours in (both.discriminator, both.generator):
+        (first, *_) = ours(ids, output_attentions=True).attentions
+        for head, offset in zip(range(first.shape[1]), (1, -1, 2, -2), strict=False):
+            ahead, behind = (first[:, head].diagonal(sign * offset, 1, 2).mean() for sign in (1, -1))
+            assert ahead > 2 * behind
+            assert ahead > 5 / length
 
 
 def test_both_names_of_the_family_lead_to_it():

@@ -305,6 +305,29 @@ def test_it_goes_on_to_the_bit(finished, prepared, tmp_path):
     assert (stopped / "results.json").exists()
 
 
+def test_a_fresh_model_says_that_any_token_is_replaced_as_often_as_one_is_masked(prepared):
+    settings = PretrainSettings(prepared=str(prepared.folder), objective="electra", preset="tiny", dropout=0.0)
+    fresh = make_model(settings, prepared, Electra(prepared.unigram_counts, mask_share=0.3)).eval()
+    batch = maker_of(prepared).packed(ShardExamples.of(prepared, "train", 48, 1, next_sentence=False)(0)[:20])
+    with torch.no_grad():
+        said = fresh.replaced_scores(batch).sigmoid()
+    assert said.mean().item() == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_learned_discriminator_keeps_what_it_says_beside_a_fresh_generator(prepared, tmp_path):
+    sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48}
+    both = DiscriminatorAndGenerator(ElectraConfig.from_preset("tiny", **sizes, **NO_DROPOUT))
+    torch.nn.init.constant_(both.discriminator.rtd_head.output.bias, 0.7)
+    save_model_folder(both, prepared.tokenizer, tmp_path)
+    shutil.rmtree(tmp_path / "generator")
+    given = {"prepared": str(prepared.folder), "objective": "electra", "init_from": str(tmp_path)}
+    settings = PretrainSettings(**given, dropout=0.0, examples=ExampleSettings(sequence_length=48))
+    continued = make_model(settings, prepared, Electra(prepared.unigram_counts))
+    assert continued.discriminator.rtd_head.output.bias.item() == pytest.approx(0.7)
+    words = continued.generator.mlm_head.bias
+    assert words.argmax() == int(prepared.unigram_counts.argmax()) and words.std() > 0.1
+
+
 @pytest.mark.slow
 def test_a_run_continues_from_its_final_and_gets_a_generator_where_there_is_none(finished, prepared, tmp_path, capsys):
     start = shutil.copytree(finished / "final", tmp_path / "start")
