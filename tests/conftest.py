@@ -67,6 +67,20 @@ def stopped_at(tmp_path) -> Callable[[Path, int], Path]:
     return make
 
 
+@pytest.fixture
+def two_processes(tmp_path, monkeypatch) -> Callable[[str, list[str]], str]:
+    """(module, arguments) -> what `main` of the module prints in two processes, started as torchrun starts them."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "faults")
+    from lives import Forked
+
+    def run(module: str, arguments: list[str]) -> str:
+        with Forked(module, arguments, tmp_path / "two.log", processes=2) as life:
+            assert life.wait() == 0, life.err
+            return life.out
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def example_data() -> Path:
     """The folder with the example data sets; tests that need it are skipped where it is not."""

@@ -282,6 +282,7 @@ def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, 
     assert not differences(out, finished_by_two)
 
 
+@pytest.mark.slow
 def test_two_processes_fine_tune_as_one_also_with_a_teacher(finetune_job, tmp_path):
     job = finetune_job.changed("--dropout=0", "--seeds=1", steps=6, evaluations=2)
     for name, more in (("alone", ()), ("taught", (f"--teacher={tmp_path / 'alone-1' / 'final'}",))):

@@ -1,10 +1,6 @@
 """What holds for each task: interruptions, several processes, private texts, bad rows, plans, streams."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,20 +103,16 @@ def weights_of(folder):
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_run(given, tmp_path):
+def test_two_processes_are_one_run(given, encoder, two_processes, tmp_path):
     assert main(given("one", "--mlm-weight=0.5")) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*launch, "finetune.run", *given("two", "--mlm-weight=0.5")]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed = two_processes("finetune.run", given("two", "--mlm-weight=0.5"))
     one, two = (weights_of(tmp_path / name / "final") for name in ("one", "two"))
-    before = weights_of(next(Path(word[8:]) for word in command if word.startswith("--model=")))
+    before = weights_of(encoder)
     learned = "encoder.layer.1.output.dense.weight"
     assert (one[learned] - before[learned]).abs().max() > 1e-3
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 2e-5
     # Each stream of words is said once.
-    assert done.stdout.count("The model is in") == 1
+    assert printed.count("The model is in") == 1
 
 
 def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsys):

@@ -193,14 +193,10 @@ def test_an_interrupted_run_ends_as_one_that_was_not(task, other_encoder, given,
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_run(other_encoder, given, tmp_path):
+def test_two_processes_are_one_run(other_encoder, given, two_processes, tmp_path):
     model = other_encoder("roberta")
     assert main(given("texts", model, "one", "--dropout=0")) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"]
-    command = [*launch, "finetune.run", *given("texts", model, "two", "--dropout=0")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    two_processes("finetune.run", given("texts", model, "two", "--dropout=0"))
     one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two"))
     before = load_file(model / "model.safetensors")
     learned = "roberta.encoder.layer.1.output.dense.weight"

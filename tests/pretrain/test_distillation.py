@@ -1,11 +1,7 @@
 """A student beside its teacher: gradients against transformers and torch, runs, and what is refused."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -472,14 +468,10 @@ def test_an_objective_without_a_teacher_has_no_facts(prepared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["all", "masked"])
-def test_two_processes_are_one_run(where, prepared, teacher, tmp_path):
+def test_two_processes_are_one_run(where, prepared, teacher, two_processes, tmp_path):
     fixed = ("--budget=6steps", "--optimizer=adamw", f"--teacher-positions={where}", "--micro-batch-tokens=150")
     assert main(arguments(prepared, teacher, tmp_path / "one", *fixed)) == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"]
-    command = [*launch, "pretrain.run", *arguments(prepared, teacher, tmp_path / "two", *fixed)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    two_processes("pretrain.run", arguments(prepared, teacher, tmp_path / "two", *fixed))
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert two["validation"] == pytest.approx(one["validation"], rel=1e-4) and two["processes"] == 2
     weights = [load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two")]
