@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 
 from .console.screen import say, say_example, say_plan
-from .preparation import prepare_sample
 from .prepared import PreparedCorpus
+from .sample import prepare_sample
 from .settings import PrepCommand
 
 SAMPLE_BYTES = 2_000_000
@@ -26,14 +26,13 @@ _MEMORY = 0.25e9
 def dry_run(command: PrepCommand) -> None:
     """Print rules, examples and the plan of a preparation. The sample lies in a temporary folder meanwhile."""
     with temporary_folder() as folder:
-        prepared, share = prepare_sample(command.prep, command.examples, folder / "prepared", SAMPLE_BYTES)
+        prepared, whole = prepare_sample(command.prep, command.examples, folder / "prepared", SAMPLE_BYTES)
         show_examples(prepared)
-        facts = report(prepared)
-        whole = 1 / (share or 1.0)
-        megabytes = facts["corpus"]["bytes"] * whole / 1e6
-        tokens = round((facts["train"]["tokens"] + facts["validation"]["tokens"]) * whole)
-        disk = (size_on_disk(prepared) + command.static_masks * static_bytes(facts["pairs"])) * whole
-    about = "at least" if share is None else "about"
+        facts, tokens = report(prepared), whole.tokens(prepared)
+        of_sample = facts["train"]["tokens"] + facts["validation"]["tokens"]
+        megabytes = facts["corpus"]["bytes"] * tokens / of_sample / 1e6
+        disk = whole.bytes_on_disk(prepared) + whole.train * command.static_masks * static_bytes(facts["pairs"])
+    about = whole.about
     say_plan(
         {
             "text": f"{about} {megabytes:,.1f} MB, {tokens:,} tokens",
@@ -80,8 +79,3 @@ def show_examples(prepared: PreparedCorpus) -> None:
 def static_bytes(pairs: dict) -> int:
     """Of a masked copy: four lists of 32-bit numbers with their offsets, and the label of the next sentence."""
     return pairs["examples"] * 4 * (4 * (pairs["sequence_length"] + 1) + 1)
-
-
-def size_on_disk(prepared: PreparedCorpus) -> int:
-    """Bytes of all its files."""
-    return sum(path.stat().st_size for path in prepared.folder.rglob("*") if path.is_file())

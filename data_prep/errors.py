@@ -14,3 +14,7 @@ class Interrupted(BaseException):
 
 class PrepError(UserError):
     """A mistake in the corpus or in the settings of data preparation."""
+
+
+class ReadingFailed(PrepError):
+    """The machine could not read a file on; nothing is wrong with what is in it."""

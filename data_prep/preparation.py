@@ -4,8 +4,9 @@ import errno
 import hashlib
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -18,7 +19,7 @@ from .assembly import PARTS, assemble
 from .console import command_line
 from .console.screen import Bar, say
 from .durable import Damaged, file_digest, write_json, write_text
-from .encode import cut_blocks, digester, encode, process_pool, submitter
+from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
 from .examples.pairs import VERSION as PAIRS_VERSION
@@ -28,6 +29,7 @@ from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
 from .settings import ExampleSettings, PrepSettings
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
+from .text.bad_rows import numbers_of_rows
 from .text.corpus import LONGEST_DOCUMENT, Corpus, Document
 from .text.rules import CorpusRules
 from .text.sentences import split
@@ -105,25 +107,15 @@ def prepare(
     return PreparedCorpus(out)
 
 
-def prepare_sample(
-    prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int
-) -> tuple[PreparedCorpus, float | None]:
-    """Prepare only the beginning of a corpus, for a try.
-
-    Returns:
-        The prepared sample, and about which share of the whole it is; None where the size of the whole is not known.
-    """
-    job = Preparation(prep, examples, out, static_masks=0, sample_bytes=sample_bytes)
-    out.mkdir(parents=True)
-    job.run(None)
-    return PreparedCorpus(out), job.share_read
-
-
 class Preparation:
     """One preparation: the inputs, the folder, and its steps in order.
 
     Args:
-        sample_bytes: stop reading after this much text (see `prepare_sample`).
+        sample_bytes: stop reading after this much text (see `sample.prepare_sample`).
+
+    Attributes:
+        share_read, validation_share_read: about which share of the corpus and of the validation corpus a sample has;
+            None where the size of the whole is not known.
     """
 
     def __init__(
@@ -137,6 +129,7 @@ class Preparation:
         self.prep, self.examples, self.out, self.static_masks = prep, examples, out, static_masks
         self.sample_bytes: int | None = sample_bytes
         self.share_read: float | None = 1.0
+        self.validation_share_read: float | None = 1.0
         self.work = WorkFolder(out / _WORK)
         exclude = Exclusion(prep.exclude)
         self.corpus = self._open(prep.corpus, exclude)
@@ -150,16 +143,32 @@ class Preparation:
         self.started = time.monotonic()
         self.log: list[str] = []
 
+    @property
+    def _opened(self) -> list[Corpus]:
+        """The validation corpus first, where there is one."""
+        return [corpus for corpus in (self.validation_corpus, self.corpus) if corpus]
+
     def _refuse_pointless(self) -> None:
         """Raises PrepError for a setting that acts on neither corpus."""
-        opened = [corpus for corpus in (self.corpus, self.validation_corpus) if corpus]
+        opened = self._opened[::-1]
         names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
+        with_rows, with_texts = (any(getattr(each, name) for each in opened) for name in ("has_rows", "has_texts"))
+        for option, column in (("--text-column", self.prep.text_column), ("--group-column", self.prep.group_column)):
+            if column and not with_rows:
+                raise PrepError(
+                    f"{option} {column} has nothing to act on: {names} has no columns; leave it out, or give .jsonl, "
+                    ".csv, .tsv or .parquet files."
+                )
+        if self.prep.document != "auto" and not with_texts:
+            raise PrepError(f"--document {self.prep.document} is for .txt files and {names} is none; leave it out.")
+        if self.prep.group_by == "file" and not self.corpus.has_files:
+            raise PrepError(f"--group-by file has nothing to act on: {names} is no file; leave it out.")
         if self.prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
             raise PrepError(
                 f"--encoding {self.prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
                 "itself; leave it out."
             )
-        if self.prep.skip_bad_rows and not any(corpus.has_rows for corpus in opened):
+        if self.prep.skip_bad_rows and not with_rows:
             raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
 
     def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: Sequence[CorpusRules] = ()) -> Corpus:
@@ -219,7 +228,8 @@ class Preparation:
             raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
         return False
 
-    def run(self, executor: Executor | None) -> None:
+    def run(self, executor: Executor | None) -> Split:
+        """All steps; returns the fate of the documents."""
         # A try reads only the beginning.
         for corpus in filter(None, () if self.sample_bytes else (self.corpus, self.validation_corpus)):
             for sentence in corpus.fetch(self.work.hub):
@@ -236,6 +246,7 @@ class Preparation:
         num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
         numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources)
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
+        return documents
 
     def clear_away(self) -> None:
         """Remove what was begun for nothing; a finished vocabulary or block stays, for the next run to use."""
@@ -277,7 +288,7 @@ class Preparation:
 
     def _documents(self, what: str) -> Iterator[Document]:
         """All documents, the validation corpus first, with a progress bar; for a try the beginning of each corpus."""
-        for corpus in filter(None, (self.validation_corpus, self.corpus)):
+        for corpus in self._opened:
             yield from self._beginning(corpus, what)
 
     def _beginning(self, corpus: Corpus, what: str) -> Iterator[Document]:
@@ -294,12 +305,15 @@ class Preparation:
             if kept >= self.sample_bytes and count >= _SAMPLED_DOCUMENTS:
                 share = corpus.bytes_read / corpus.total_bytes if corpus.total_bytes else None
                 break
-        self.share_read = share and min(1.0, share * kept / max(1, read))
+        share = share and min(1.0, share * kept / max(1, read))
+        if corpus is self.corpus:
+            self.share_read = share
+        else:
+            self.validation_share_read = share
 
     def _split(self) -> Split:
-        # A sample is often of one file.
-        group_by = "auto" if self.sample_bytes and self.prep.group_by == "file" else self.prep.group_by
-        path, rules = self.work.documents, SplitRules(self.prep.near_duplicates, group_by)
+        rules = SplitRules(self.prep.near_duplicates, self.prep.group_by, is_sample=self.sample_bytes is not None)
+        path = self.work.documents
         signatures = None if rules.near_duplicates == "keep" else self.work.signatures
         num_validation = 0
         if self.validation_corpus:
@@ -319,10 +333,10 @@ class Preparation:
             f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
-        if self.corpus.cuts:
+        if cuts := sum(corpus.cuts for corpus in self._opened):
             self.note(
                 f"Text goes on for {LONGEST_DOCUMENT / 1e6:.0f} million characters without the end of a document in "
-                f"{self.corpus.cuts:,} places, and was cut there: see --document."
+                f"{cuts:,} places, and was cut there: see --document."
             )
         for sentence in documents.sentences():
             self.note(sentence)
@@ -388,7 +402,8 @@ class Preparation:
         # As many as affinity and the quota of a container leave.
         workers = self.prep.workers if isinstance(self.prep.workers, int) else cpu_count()
         own = executor is None
-        executor = executor or process_pool(workers)
+        # A single block is encoded before a process has started.
+        executor = executor or (ThreadPoolExecutor(1) if documents.bytes <= BLOCK_BYTES else process_pool(workers))
         try:
             with_what = (tokenizer, self.prep.language)
             submit = submitter(executor, *with_what)
@@ -405,13 +420,13 @@ class Preparation:
             "duplicates": documents.num_duplicates,
             "near_duplicates": documents.num_near_duplicates,
             "near_duplicates_dropped": documents.num_near_duplicates_dropped,
-            "empty_documents": self.corpus.empty_documents,
-            "cuts": self.corpus.cuts,
-            **self.corpus.bad_rows.numbers(),
+            "empty_documents": sum(corpus.empty_documents for corpus in self._opened),
+            "cuts": sum(corpus.cuts for corpus in self._opened),
+            **numbers_of_rows([corpus.bad_rows for corpus in self._opened]),
             "bytes": documents.bytes,
             "rules": self.corpus.rule_sentences(),
-            "ignored_files": len(self.corpus.ignored),
-            "encodings": self.corpus.encodings(),
+            "ignored_files": sum(len(corpus.ignored) for corpus in self._opened),
+            "encodings": dict(sum((Counter(corpus.encodings()) for corpus in self._opened), Counter())),
             "groups": self._groups(documents) if self.prep.group_column or documents.arrangement.files else {},
             "checks": self.checks.numbers(),
             "settings": {name: getattr(self.prep, name) for name in _REPORTED},

@@ -4,7 +4,7 @@ Everything works on the records of the documents (see `records`), so memory is s
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -33,6 +33,8 @@ class SplitRules:
     """group: near duplicates stay together. drop: the first is kept. keep: nothing is done about them."""
     group_by: Literal["auto", "file", "document"] = "auto"
     """file: all documents of a file stay together. auto: so they do if enough whole files can be held out."""
+    is_sample: bool = False
+    """The beginning of a corpus is often of one group, as the corpus is not: it is split as though it had none."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,9 @@ def split_documents(
         PrepError: all documents are of one group.
     """
     rules = rules or SplitRules()
+    if rules.is_sample and _is_one_group(records, rules):
+        records, rules = records.copy(), replace(rules, group_by="document")
+        records["order"], records["grouped"] = keys(0, "ungrouped", 0, np.arange(len(records))), False
     role = np.where(find_duplicates(records), DUPLICATE, TRAIN).astype(np.uint8)
     pairs = _near_duplicates(records, role, None if rules.near_duplicates == "keep" else signatures)
     num_near = len(np.unique(pairs))
@@ -166,6 +171,11 @@ def split_documents(
     in_vocabulary = _first_in_order(records, order, role == TRAIN, sizes)
     wanted = arrangement if num_validation else arrangements[0]
     return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted)
+
+
+def _is_one_group(records: np.ndarray, rules: SplitRules) -> bool:
+    by_file = rules.group_by == "file" and len(np.unique(records["file"])) == 1
+    return by_file or bool(records["grouped"].all() and len(np.unique(records["order"])) == 1)
 
 
 def _first_in_order(records, order, keep, sizes) -> np.ndarray:

@@ -29,7 +29,7 @@ class LabelledBatch(PackedBatch):
     places: Tensor
     """int64 [P], in [0, T): the tokens that are read."""
     labels: Tensor
-    """[P] or [P, K], of the type of the task's targets."""
+    """[P] or [P, K], of the type of the task's targets; float32 for float64, which not every device has."""
     weights: Tensor
     """[P] float32: 1 / places of the item, so that every text or word counts once."""
     masked: MaskedCopy | None = None
@@ -247,6 +247,10 @@ def overlapping(length: int, capacity: int) -> list[Span]:
     return [Span(start, capacity) for start in starts]
 
 
+def _tensor(targets: np.ndarray) -> Tensor:
+    return torch.from_numpy(targets.astype(np.float32) if targets.dtype == np.float64 else targets)
+
+
 class BatchMaker(Maker):
     """Texts to packed micro-batches.
 
@@ -308,7 +312,7 @@ class BatchMaker(Maker):
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
         targets = self.encoded.targets
-        label = torch.from_numpy(np.zeros((1, *targets.shape[1:]), targets.dtype))
+        label = _tensor(np.zeros((1, *targets.shape[1:]), targets.dtype))
         read = {"places": torch.zeros(1, dtype=torch.int64), "labels": label, "weights": torch.zeros(1)}
         masked = self.masking.nothing() if self.masking else None
         return LabelledBatch(**empty_sequence(self.tokenizer), **read, masked=masked)
@@ -328,7 +332,7 @@ class BatchMaker(Maker):
         return LabelledBatch(
             **inputs(packed),
             places=torch.from_numpy(np.repeat(packed.sequence_starts[:-1], counts) + encoded.place[chosen]),
-            labels=torch.from_numpy(encoded.targets[items]),
+            labels=_tensor(encoded.targets[items]),
             weights=torch.from_numpy((1 / self._num_places[items]).astype(np.float32)),
             masked=self.masking.copy(packed, sequences) if self.masking else None,
         )

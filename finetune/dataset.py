@@ -86,7 +86,7 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
             raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
     dataset = Dataset(task, columns, train, others["validation"], others.get("test", []))
     check_parts(columns, list(chain(*dataset.held_out().values())), settings)
-    describe(dataset, is_split=settings.validation is None)
+    describe(dataset, settings)
     return judged(dataset)
 
 
@@ -100,10 +100,11 @@ def read_training_rows(
     settings: FinetuneSettings, task: Task | None, bad: BadRows
 ) -> tuple[Task, Columns, list[Example]]:
     """The rows of `--train`, their columns, and the task as they define it."""
-    task = task or task_of(settings)
-    columns = columns_of_file(
-        task, settings.train, settings.encoding, named_columns(settings), settings.show_text == "yes"
-    )
+    named = named_columns(settings)
+    if task is None:
+        task, label = task_of(settings)
+        named = replace(named, label=label)
+    columns = columns_of_file(task, settings.train, settings.encoding, named, settings.show_text == "yes")
     rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     return task.fitted(rows, columns, settings), columns, rows
 
@@ -144,19 +145,27 @@ def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Col
 
 
 def split(
-    examples: Sequence[Example], share: float, purpose: str, stratum: Callable[[Example], str]
+    examples: Sequence[Example],
+    share: float,
+    purpose: str,
+    stratum: Callable[[Example], str],
+    by_group: bool = True,
 ) -> tuple[list[Example], list[Example]]:
     """Hold back a share of each stratum, say a class, by a hash of the content; equal texts stay together, or all texts
     of a group.
 
     Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
-    count as one. No stratum is held back whole. A text with more copies, or a group with more rows, than are to be held
-    back of its class stays with the rest, where there are others. Texts of several groups can be on both sides.
+    count as one. No stratum is held back whole. A text with more copies, or a group with more rows, than this share of
+    its class stays with the rest, where there are others. Texts of several groups can be on both sides.
+
+    Args:
+        by_group: False splits the texts of groups too.
 
     Returns:
         (the rest, those held back), both in the order of `examples`.
     """
-    contents, units = [_content_hash(example, purpose) for example in examples], units_of(examples, purpose)
+    contents = [_content_hash(example, purpose) for example in examples]
+    units = units_of(examples, purpose) if by_group else contents
     rows = Counter(units)
     texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
     labels: dict[bytes, list[str]] = {}
@@ -169,13 +178,17 @@ def split(
         by_class.setdefault(min(names, key=lambda name: (left[name], name)), []).append(unit)
     held: set[bytes] = set()
     for _, of_class in sorted(by_class.items()):
-        wanted = max(1, round(share * sum(texts[unit] for unit in of_class)))
+        wanted, most = (max(1, round(share * sum(of[unit] for unit in of_class))) for of in (texts, rows))
+        has_small = False
         # Of those that are too large the smallest comes first.
-        for _, unit in sorted(((rows[unit] if rows[unit] > wanted else 0), unit) for unit in of_class):
-            if wanted > 0 and all(left[name] > 1 for name in labels[unit]):
+        for excess, unit in sorted(((rows[unit] if rows[unit] > most else 0), unit) for unit in of_class):
+            if wanted <= 0 or (excess and has_small):
+                break
+            if all(left[name] > 1 for name in labels[unit]):
                 held.add(unit)
                 left.subtract(labels[unit])
                 wanted -= texts[unit]
+                has_small = has_small or not excess
     parts: tuple[list[Example], list[Example]] = ([], [])
     for example, unit in zip(examples, units, strict=True):
         parts[unit in held].append(example)
@@ -196,24 +209,24 @@ def _hash(*parts: str) -> bytes:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def describe(dataset: Dataset, is_split: bool) -> None:
-    """Say what is in the texts and what speaks against them.
-
-    Args:
-        is_split: the validation texts were held back of the training ones.
-    """
+def describe(dataset: Dataset, settings: FinetuneSettings) -> None:
+    """Say what is in the texts and what speaks against them."""
     say(f"Columns: {dataset.columns}.")
     sizes = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     say("Texts: " + ", ".join(f"{len(rows):,} for {name}" for name, rows in sizes.items() if rows) + ".")
     for sentence in dataset.task.describe(dataset.train):
         say(sentence)
-    _warn_of_overlap(dataset, is_split)
+    _warn_of_overlap(dataset, is_split=settings.validation is None)
     if dataset.columns.group:
-        _warn_of_groups(dataset, is_split)
+        _warn_of_groups(dataset, settings)
 
 
 def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
-    """Texts that occur twice are no reason to stop, but a reason to doubt a result."""
+    """Texts that occur twice are no reason to stop, but a reason to doubt a result.
+
+    Args:
+        is_split: the validation texts were held back of the training ones.
+    """
     classes: dict[bytes, set[str]] = {}
     seen: dict[str, set[bytes]] = {}
     for name, rows in (("training", dataset.train), ("validation", dataset.validation), ("test", dataset.test)):
@@ -249,17 +262,18 @@ def check_parts(columns: Columns, rows: Sequence[Example], settings: FinetuneSet
         )
 
 
-def _warn_of_groups(dataset: Dataset, is_split: bool) -> None:
+def _warn_of_groups(dataset: Dataset, settings: FinetuneSettings) -> None:
     """What `--group-column` cannot keep apart: rows without a group, and groups that given files share."""
     parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
     without = sum(example.group is None for rows in parts.values() for example in rows)
     if without:
         say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
     held, whole = len(dataset.validation), len(dataset.train) + len(dataset.validation)
-    if is_split and held >= 2 * VALIDATION_SHARE * whole:
+    if settings.validation is None and held >= 2 * VALIDATION_SHARE * whole:
+        remedy = "" if settings.folds else "--validation with a few of your choice, or "
         say(
             f'{held:,} of {whole:,} texts are held back, as those of one "{dataset.columns.group}" stay together: give '
-            "--validation with a few of your choice, or rows of more."
+            f"{remedy}rows of more."
         )
     groups = {name: {example.group for example in rows} - {None} for name, rows in parts.items()}
     for name, other in (("validation", "training"), ("test", "training"), ("test", "validation")):

@@ -49,7 +49,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     torch.set_num_threads(settings.threads)
     parts = list(folds(settings, task)) if settings.folds else [read_dataset(settings, task)]
     if settings.folds:
-        describe(parts[0], is_split=True)
+        describe(parts[0], settings)
     parts = growing(parts[0]) if settings.learning_curve else parts
     dataset, settings = parts[-1], with_seeds(settings, parts[:1])
     task = dataset.task
@@ -68,12 +68,23 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None
     maker = task.maker(train, tokenizer, settings.micro_batch_tokens, masking=masking)
     batches = Batches(task.stream(train, settings.seed), maker, settings.batch_size, Position(), World())
-    seconds = seconds_a_step(learner, batches, _STEPS)
+    seconds = seconds_a_step(learner, batches, _STEPS) / settings.batch_size
+    tokens = learner.counters.tokens / (_STEPS * settings.batch_size)
     began = time.monotonic()
     held_out = BatchMaker(validation, tokenizer, settings.micro_batch_tokens)
     outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
-    seconds_a_text = (time.monotonic() - began) / validation.num_texts
-    _print_plan(settings, trainings, learner, dataset, seconds / settings.batch_size, seconds_a_text)
+    seconds_a_held_out = (time.monotonic() - began) / validation.num_texts
+    pace = Pace(seconds, tokens, len(dataset.validation) * seconds_a_held_out)
+    _print_plan(settings, trainings, learner, dataset, pace, len(dataset.test) * seconds_a_held_out)
+
+
+class Pace(NamedTuple):
+    """What was measured, a training text."""
+
+    seconds: float
+    tokens: float
+    evaluation: float
+    """Seconds of one, of all validation texts."""
 
 
 class Training(NamedTuple):
@@ -87,26 +98,25 @@ class Training(NamedTuple):
     def steps_an_epoch(self) -> int:
         return math.ceil(self.rows / self.settings.batch_size)
 
-    def seconds(self, a_text: float, evaluating: float) -> float:
-        """How long it takes.
-
-        Args:
-            a_text: seconds of training.
-            evaluating: seconds of an evaluation.
-        """
+    def seconds(self, pace: Pace) -> float:
+        """How long it takes."""
         budget = Budget.parse(self.settings.budget)
         if not budget.is_counted:
             return budget.amount
-        training = self.steps(a_text, evaluating) * self.settings.batch_size * a_text
-        return training + (self.settings.evaluations + 1) * evaluating
+        training = self.steps(pace) * self.settings.batch_size * pace.seconds
+        return training + (self.settings.evaluations + 1) * pace.evaluation
 
-    def steps(self, a_text: float, evaluating: float) -> float:
+    def steps(self, pace: Pace) -> float:
         """How many steps it has."""
-        budget = Budget.parse(self.settings.budget)
-        if not budget.is_counted:
-            left = budget.amount - (self.settings.evaluations + 1) * evaluating
-            return max(0.0, left) / (a_text * self.settings.batch_size)
-        return budget.amount * (self.steps_an_epoch if budget.unit == "epochs" else 1)
+        budget, size = Budget.parse(self.settings.budget), self.settings.batch_size
+        left = max(0.0, budget.amount - (self.settings.evaluations + 1) * pace.evaluation)
+        in_unit = {
+            "seconds": left / (pace.seconds * size),
+            "steps": budget.amount,
+            "epochs": budget.amount * self.steps_an_epoch,
+            "tokens": budget.amount / (pace.tokens * size),
+        }
+        return in_unit[budget.unit]
 
 
 def planned(settings: FinetuneSettings, rows: int) -> list[Training]:
@@ -141,16 +151,14 @@ def _print_plan(
     trainings: Sequence[Training],
     learner: Learner,
     dataset: Dataset,
-    seconds_a_text: float,
-    evaluating_a_text: float,
+    pace: Pace,
+    testing: float,
 ) -> None:
-    evaluating = len(dataset.validation) * evaluating_a_text
     models = 1 + len(settings.compare)
     runs = len(trainings) * models
-    seconds = sum(each.seconds(seconds_a_text, evaluating) for each in trainings) * models
-    seconds += runs * len(dataset.test) * evaluating_a_text
-    longest = max(trainings, key=lambda each: each.steps(seconds_a_text, evaluating))
-    steps = longest.steps(seconds_a_text, evaluating)
+    seconds = sum(each.seconds(pace) for each in trainings) * models + runs * testing
+    longest = max(trainings, key=lambda each: each.steps(pace))
+    steps = longest.steps(pace)
     budgets = list(dict.fromkeys(each.settings.budget for each in trainings))
     rates = dict.fromkeys(f"{each.settings.learning_rate:g}" for each in trainings)
     needs = Needs(settings, learner, steps)
@@ -161,7 +169,7 @@ def _print_plan(
             "budget": " or ".join(budgets) + (f" for each of {runs} runs" if runs > 1 else ""),
             "steps": f"about {steps:,.0f} of {longest.settings.batch_size} texts "
             f"({steps / longest.steps_an_epoch:.1f} epochs)" + (", the longest" if len(budgets) > 1 else ""),
-            "speed": f"{1 / seconds_a_text:,.0f} texts/s, {settings.batch_size * seconds_a_text:.2f} s a step",
+            "speed": f"{1 / pace.seconds:,.0f} texts/s, {settings.batch_size * pace.seconds:.2f} s a step",
             "learning rate": " or ".join(rates),
             "arithmetic": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),

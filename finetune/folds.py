@@ -51,7 +51,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
         found = []
         for number, dataset in enumerate(datasets, 1):
             say(f"\n=== fold {number} of {len(datasets)}")
-            describe(dataset, is_split=True)
+            describe(dataset, settings)
             place = out / f"fold-{number}"
             run = replace(settings, folds=None, out=str(place))
             run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
@@ -63,7 +63,8 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
 
 
 def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
-    """A dataset for each fold, which is its test part; a tenth of the rest is its validation part.
+    """A dataset for each fold, which is its test part; a tenth of the rest is its validation part: of its groups, or
+    of the texts of the only one that is left.
 
     Raises:
         FinetuneError: there are fewer different texts or groups than folds.
@@ -77,7 +78,9 @@ def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
     for test in parts_of(rows, task, settings.folds, columns.group):
         held = set(test.tolist())
         rest = [row for number, row in enumerate(rows) if number not in held]
-        train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum)
+        # Of one group alone, texts: the test texts are of another in any case.
+        by_group = len(set(units_of(rest, "validation"))) > 1
+        train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum, by_group)
         if not validation:
             raise FinetuneError(f"{settings.train} has too few rows for --folds {settings.folds}: give fewer")
         yield judged(Dataset(task.fitted_to(rest), columns, train, validation, [rows[number] for number in test]))

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .metrics import SMALLEST, counts_of, ratio, share
+from .metrics import SMALLEST, counts_of, defined_ratio, ratio, share
+from .operating_point import defined_share
 from .ranking import Ranking
 
 
-def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float]:
+def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float | None]:
     """Scores over K labels: [n, K] each, gold of 0 and 1, given of bool.
 
     Micro averages count every label of every text alike, macro averages the labels that occur among gold or given ones;
     `map` is the mean over the labels with a gold text of the average precision; `exact_match` the share of texts whose
-    labels are all right; `loss` the binary cross entropy, mean over texts and labels, in nats.
+    labels are all right; `loss` the binary cross entropy, mean over texts and labels, in nats. A score without a gold
+    or given label to count is None, not defined.
     """
     from sklearn.metrics import average_precision_score
 
@@ -28,11 +30,11 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
     precisions = [average_precision_score(gold[:, label], probabilities[:, label]) for label in some]
     p = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - SMALLEST)
     return {
-        "micro_f1": share(2 * right.sum(), of_gold.sum() + of_given.sum()),
-        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-        "micro_precision": share(right.sum(), of_given.sum()),
-        "micro_recall": share(right.sum(), of_gold.sum()),
-        "map": float(np.mean(precisions)) if precisions else 0.0,
+        "micro_f1": defined_share(2 * right.sum(), of_gold.sum() + of_given.sum()),
+        "macro_f1": float(f1.mean()) if len(f1) else None,
+        "micro_precision": defined_share(right.sum(), of_given.sum()),
+        "micro_recall": defined_share(right.sum(), of_gold.sum()),
+        "map": float(np.mean(precisions)) if precisions else None,
         "exact_match": float((gold == given).all(1).mean()),
         "loss": float(-np.where(gold, np.log(p), np.log(1 - p)).mean()),
     }
@@ -56,11 +58,11 @@ def multi_label_scores_of_draws(
     p = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - SMALLEST)
     losses = -np.where(gold, np.log(p), np.log(1 - p)).mean(1)
     return {
-        "micro_f1": ratio(2 * right.sum(1), of_gold.sum(1) + of_given.sum(1)),
-        "macro_f1": ratio((f1 * occurs).sum(1), occurs.sum(1).astype(float)),
-        "micro_precision": ratio(right.sum(1), of_given.sum(1)),
-        "micro_recall": ratio(right.sum(1), of_gold.sum(1)),
-        "map": ratio((precisions * is_gold).sum(1), is_gold.sum(1).astype(float)),
+        "micro_f1": defined_ratio(2 * right.sum(1), of_gold.sum(1) + of_given.sum(1)),
+        "macro_f1": defined_ratio((f1 * occurs).sum(1), occurs.sum(1).astype(float)),
+        "micro_precision": defined_ratio(right.sum(1), of_given.sum(1)),
+        "micro_recall": defined_ratio(right.sum(1), of_gold.sum(1)),
+        "map": defined_ratio((precisions * is_gold).sum(1), is_gold.sum(1).astype(float)),
         "exact_match": counts @ (gold == given).all(1) / total,
         "loss": counts @ losses / total,
     }

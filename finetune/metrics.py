@@ -152,9 +152,14 @@ def counts_of(draws: Sequence[np.ndarray], n: int) -> np.ndarray:
     return np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float64)
 
 
-def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole, 0 where that is 0."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+def ratio(part: np.ndarray, whole: np.ndarray, of_nothing: float = 0.0) -> np.ndarray:
+    """part / whole, or `of_nothing` where that is 0."""
+    return np.divide(part, whole, out=np.full_like(part, of_nothing), where=whole > 0)
+
+
+def defined_ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole, NaN where that is 0: not defined."""
+    return ratio(part, whole, of_nothing=np.nan)
 
 
 def share(part: float, whole: float) -> float:

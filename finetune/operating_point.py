@@ -46,18 +46,19 @@ def rates(positive: np.ndarray, given: np.ndarray, weights: np.ndarray | None = 
              for gold in (True, False) for answer in (True, False)}  # fmt: skip
     right, missed, false, rest = (cells[key] for key in ((True, True), (True, False), (False, True), (False, False)))
     found = {
-        "sensitivity": _share(right, right + missed),
-        "specificity": _share(rest, rest + false),
-        "ppv": _share(right, right + false),
-        "npv": _share(rest, rest + missed),
+        "sensitivity": defined_share(right, right + missed),
+        "specificity": defined_share(rest, rest + false),
+        "ppv": defined_share(right, right + false),
+        "npv": defined_share(rest, rest + missed),
     }
     for name, beta in (("f1", 1.0), ("f2", 2.0), ("f05", 0.5)):
-        found[name] = _share((1 + beta**2) * right, (1 + beta**2) * right + beta**2 * missed + false)
+        found[name] = defined_share((1 + beta**2) * right, (1 + beta**2) * right + beta**2 * missed + false)
     return found
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def defined_share(part: float, whole: float) -> float | None:
+    """None of nothing."""
+    return float(part / whole) if whole else None
 
 
 def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.ndarray) -> float:

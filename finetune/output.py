@@ -2,17 +2,18 @@
 
 import contextlib
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from data_prep.durable import flush_to_disk, read_object, replaced, write_json
-from data_prep.errors import UserError
+from data_prep.durable import flush_to_disk, read_object, replaced, write_text
+from data_prep.errors import ReadingFailed, UserError
 from data_prep.text.sources import Source
 
 from .settings import FinetuneError
@@ -85,6 +86,8 @@ class Output:
         except Timeout:
             raise FinetuneError(f"another process is writing {self.path}: give another --out") from None
         try:
+            # Another command may have finished it since this one began.
+            check_output(self.path)
             self._open()
         except BaseException:
             self._unlock()
@@ -99,12 +102,15 @@ class Output:
         """Take up what is there, or begin."""
         found = read_object(self._state, asked=dict, written=dict) if self.asked is not None else None
         names = {each.name for each in fields(Written)}
-        if found and found["asked"] == self.asked and found["written"].keys() == names and self._part.is_file():
+        is_ours = found and found["asked"] == self.asked and found["written"].keys() == names and self._part.is_file()
+        if is_ours:
             self.written = Written(**found["written"])
         size = self._part.stat().st_size if self._part.exists() else 0
-        if size and not 0 < self.written.bytes <= size:
-            raise FinetuneError(f"{self._part} is there, and not of this command: remove it, or give the options that "
-                                "it was begun with")  # fmt: skip
+        if size and not (is_ours and self.written.bytes <= size):
+            remedy = ", or give the options that it was begun with" if self.asked is not None else ""
+            raise FinetuneError(f"{self._part} is there, and not of this command: remove it{remedy}")
+        if self.asked is not None and not is_ours:
+            self._write_state()
         if self.is_binary:
             # Its beginning may be written again.
             self._part.touch()
@@ -123,7 +129,11 @@ class Output:
         if self.path is not None and self.asked is not None:
             os.fsync(self.file.fileno())
             written.bytes = self._part.stat().st_size
-            write_json(self._state, {"asked": self.asked, "written": asdict(written)})
+            self._write_state()
+
+    def _write_state(self) -> None:
+        # In ASCII: names of files may be no text.
+        write_text(self._state, json.dumps({"asked": self.asked, "written": asdict(self.written)}) + "\n")
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if self.path is None:
@@ -134,7 +144,8 @@ class Output:
             self._end(is_kept=True)
             raise
         # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on.
-        self._end(is_kept=kind is not None and not issubclass(kind, UserError))
+        is_mistake = kind is not None and issubclass(kind, UserError) and not issubclass(kind, ReadingFailed)
+        self._end(is_kept=kind is not None and not is_mistake)
 
     def _close(self, kind: type[BaseException] | None) -> None:
         """Close what was written; make the file of it where nothing went wrong."""
@@ -179,3 +190,19 @@ def asked_of(settings: Any, sources: Sequence[Source]) -> dict[str, Any] | None:
     )
     options = {name: value for name, value in asdict(settings).items() if name != "device"}
     return json.loads(json.dumps({"options": options, "files": files, "model": model}, default=str))
+
+
+def to_json(value: Any) -> str:
+    """On one line; null for NaN and infinity, which JSON does not have."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,6 @@
 """A fine-tuned model at work: what it makes of every text. `python -m finetune.predict`"""
 
 import csv
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from data_prep.console.options import POSITIONAL
 from data_prep.text.sources import Source
 
 from .inputs import ROWS_AT_ONCE, Form, begin, check_question, longer_than, parts_of
-from .output import Output, Written, asked_of
+from .output import Output, Written, asked_of, to_json
 from .rows import BadRows, Example
 from .settings import FinetuneError
 
@@ -152,7 +151,7 @@ class Writer:
         own = dict.fromkeys(self._own)
         if self.form == "jsonl":
             own = own if output is None else self.task.prediction(output, example)
-            self.file.write(_json({**row, **own}) + "\n")
+            self.file.write(to_json({**row, **own}) + "\n")
             return
         if self._own_form:
             if example is not None:
@@ -168,14 +167,10 @@ class Writer:
         if late:
             raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
         own = own if output is None else self.task.flat_prediction(output, example)
-        line = {name: _json(value) if isinstance(value, list | dict) else value for name, value in row.items()} | own
+        line = {name: to_json(value) if isinstance(value, list | dict) else value for name, value in row.items()} | own
         # The csv module leaves a lone carriage return bare, and readers take it for the end of the row.
         has_return = any(isinstance(value, str) and "\r" in value for value in line.values())
         (self._quoted if has_return else self._csv).writerow(line)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def output_format(settings: PredictSettings) -> str:

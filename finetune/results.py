@@ -1,5 +1,6 @@
 """What the seeds of a fine-tuning reached, as files and on the screen."""
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -128,7 +129,7 @@ class Results:
         say(f"\nTrained in {clock(results['seconds'])}. The model is in {self.out / 'final'}.")
         trained = self.dataset.columns.texts
         if len(task.asked_columns(trained)) == len(trained):
-            say(f"Try it:\n  python -m finetune.predict --model {self.out / 'final'} FILE")
+            say(f"Try it:\n  python -m finetune.predict --model {shlex.quote(str(self.out / 'final'))} FILE")
 
 
 def presented(settings: FinetuneSettings, dataset: Dataset) -> dict[str, Any]:

@@ -70,10 +70,11 @@ def open_safetensors(folder: Path) -> StoredWeights:
 def check_place(path: Path) -> None:
     """Raise ModelError where a file of a model folder is a link out of it.
 
-    The cache of the Hub keeps its files so, in "blobs" two folders above; those are taken.
+    The cache of the Hub keeps the files of "snapshots" so, in "blobs" beside that; those are taken.
     """
     place, folder = path.resolve(), path.parent.resolve()
-    if not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs":
+    is_cached = place.parent.name == "blobs" and folder.is_relative_to(place.parents[1] / "snapshots")
+    if not place.is_relative_to(folder) and not is_cached:
         raise ModelError(f"{path} is a link out of its folder, to {place}. Copy the file itself into the folder.")
 
 

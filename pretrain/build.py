@@ -114,7 +114,7 @@ def make_model(
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
         return model
     size = prepared.tokenizer.vocab_size
-    sizes = {"vocab_size": size, "max_position_embeddings": length}
+    sizes = {"vocab_size": size, "max_position_embeddings": length, "pad_token_id": prepared.tokenizer.pad_id}
     family = FAMILIES[objective.family if settings.family == "auto" else settings.family]
     config = family.config.from_preset(settings.preset, **sizes, **_dropout(settings))
     model = objective.model_class(family)(config)
@@ -212,7 +212,7 @@ def make_sampler(settings: PretrainSettings, prepared: PreparedCorpus) -> EntryS
         return None
     # A model to continue may have more rows than its tokenizer has entries.
     rows = read_config(settings.init_from).vocab_size if settings.init_from else 0
-    return EntrySampler(np.pad(counts, (0, max(0, rows - len(counts)))), settings.examples.seed)
+    return EntrySampler(np.pad(counts, (0, max(0, rows - len(counts)))), settings.examples.seed, DRAWN)
 
 
 @torch.no_grad()

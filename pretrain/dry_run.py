@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from data_prep.console.screen import say, say_plan
-from data_prep.dry_run import SAMPLE_BYTES, show_examples, size_on_disk, temporary_folder
+from data_prep.dry_run import SAMPLE_BYTES, show_examples, temporary_folder
 from data_prep.examples.packing import Examples
-from data_prep.preparation import prepare_sample
 from data_prep.prepared import PreparedCorpus
+from data_prep.sample import Whole, prepare_sample
 from model import BertConfig
 
 from .batches import ExampleStream
@@ -42,13 +42,13 @@ def dry_run(settings: PretrainSettings) -> None:
     settings = resolve(settings, *base_model(settings))
     torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
-        prepared, share = _sample(settings, folder)
+        prepared, whole = _sample(settings, folder)
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())
         model = make_model(settings, prepared, objective).to(settings.device)
         settings = with_batch_size(settings, phases, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
-        corpus_tokens = round(phases[0].stream.num_tokens / (share or 1.0))
+        corpus_tokens = round(phases[0].stream.num_tokens * whole.train)
         speeds = [
             _measured(learner, phase, part.batch_size, corpus_tokens)
             for phase, (_, part) in zip(phases, settings.phases, strict=True)
@@ -57,8 +57,8 @@ def dry_run(settings: PretrainSettings) -> None:
         found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
         if not settings.prepared:
             show_examples(prepared)
-        on_disk = 0.0 if settings.prepared else size_on_disk(prepared) / (share or 1.0)
-    corpus = CorpusSize(corpus_tokens, share is None, on_disk)
+        on_disk = 0.0 if settings.prepared else whole.bytes_on_disk(prepared)
+    corpus = CorpusSize(corpus_tokens, whole.about, on_disk)
     _print_plan(settings, learner, objective, objective.summary(found), speeds, corpus)
 
 
@@ -79,13 +79,13 @@ class CorpusSize:
     """A whole corpus, as its sample has it."""
 
     tokens: int
-    is_least: bool
-    """Whether there may be more: the size of the whole is not known."""
+    about: str
+    """Or "at least"."""
     bytes: float
     """On disk, prepared; 0 where it is there already."""
 
     def __str__(self) -> str:
-        return f"{'at least' if self.is_least else 'about'} {self.tokens:,} tokens"
+        return f"{self.about} {self.tokens:,} tokens"
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ def examples_at_once(examples: Examples, tokens: int) -> int:
     return max(1, int(np.searchsorted(examples.lengths().cumsum(), tokens, side="right")))
 
 
-def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, float | None]:
-    """A prepared corpus to try, and about which share of the whole it is."""
+def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, Whole]:
+    """A prepared corpus to try, and what it says of the whole."""
     if settings.prepared:
-        return PreparedCorpus(settings.prepared, verify=False), 1.0
+        return PreparedCorpus(settings.prepared, verify=False), Whole()
     prep = replace(settings.prep, tokenizer=settings.starts_from or settings.prep.tokenizer)
     examples = settings.examples.of_length(settings.examples.longest)
     return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES)

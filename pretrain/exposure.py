@@ -239,9 +239,14 @@ def run(settings: ExposureSettings) -> None:
     sentences = read_marked(str(settings.file))
     names = list(filter(None, _lines(settings.controls))) if settings.controls else []
     require_made(settings.model, ExposureSettings.model, "pretrain.run")
+    out = Path(settings.out) if settings.out else None
+    if out:
+        if out.is_dir():
+            raise PretrainError(f"--out {out} is a folder: give the name of a file")
+        out.parent.mkdir(parents=True, exist_ok=True)
     found = Exposure(settings.model, names)(sentences)
-    if settings.out:
-        write(found, Path(settings.out))
+    if out:
+        write(found, out)
     for line in summary(found):
         say(line)
     if settings.show_text == "yes":

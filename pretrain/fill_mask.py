@@ -8,7 +8,7 @@ from typing import Annotated
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.cells import words_apart
+from data_prep.text.cells import whole_characters, words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .engine.settings import PretrainError
@@ -105,7 +105,7 @@ def read_texts(settings: FillMaskSettings) -> Iterable[str]:
     if settings.text and settings.file:
         raise PretrainError("sentences and --file were both given: leave one out")
     if settings.text:
-        yield from settings.text
+        yield from map(whole_characters, settings.text)
         return
     try:
         with open(settings.file, encoding="utf-8") if settings.file else sys.stdin as lines:

@@ -1,5 +1,6 @@
 """One pretraining from its settings to `final/` and `results.json`, or from where it was interrupted."""
 
+import shlex
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -375,4 +376,4 @@ class Pretraining:
         write_json(self.out / "results.json", results)
         say(f"\n{results_table(self.objective.rows(found), results)}\n")
         say(f"The model is in {self.out / 'final'}, the curves in {self.out / 'curves.png'}. Try it:")
-        say(f'  python -m pretrain.fill_mask --model {self.out / "final"} "One word is [MASK] here."')
+        say(f'  python -m pretrain.fill_mask --model {shlex.quote(str(self.out / "final"))} "One word is [MASK] here."')

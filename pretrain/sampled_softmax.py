@@ -41,7 +41,7 @@ class EntrySampler:
         drawn: entries of a step, in the mean.
     """
 
-    def __init__(self, unigram_counts: np.ndarray, seed: int, drawn: int = DRAWN):
+    def __init__(self, unigram_counts: np.ndarray, seed: int, drawn: int):
         self.seed, self.probability = seed, inclusion(unigram_counts, drawn)
 
     def draw(self, step: int) -> np.ndarray:

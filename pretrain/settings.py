@@ -141,7 +141,7 @@ class PretrainSettings(LoopSettings):
             raise PretrainError(f"--sequence-length has {count} lengths: give each its share as --length-shares")
         if shares and len(shares) != count:
             raise PretrainError(f"--length-shares has {len(shares)} numbers for {count} sequence lengths")
-        if shares and (min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6):
+        if shares and not (all(share > 0 for share in shares) and abs(sum(shares) - 1) <= 1e-6):
             raise PretrainError("--length-shares are to be more than 0 and to add up to 1, as 0.9,0.1")
 
     def _check_masking(self) -> None:

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--seeds", type=int, default=1, help="how often to fine-tune (default: %(default)s)")
     try:
         done = three_steps(made.parse_args(arguments))
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Interrupted as stopped:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import io
 import os
 import shlex
 import shutil
@@ -41,6 +42,9 @@ def main(
     141: whoever read the output (head, a pager) has ended.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may lack letters of the text, and names of files may be no text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _main(settings_class, run, prog, description, examples, arguments)
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """Rows of a corpus that hold no text, or cannot be read: counted, listed, and refused where they are too many."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ..errors import PrepError
 
@@ -32,7 +33,7 @@ class BadRows:
         self._first: dict[str, str] = {}
 
     def good(self, name: str) -> None:
-        """Count a row of a file that has a text, an empty one included."""
+        """Count a row of a file that has a text."""
         self.rows += 1
         self._rows[name] += 1
 
@@ -71,6 +72,12 @@ class BadRows:
                 "--text-column with the column that holds it, or leave such rows out with --skip-bad-rows."
             )
 
-    def numbers(self) -> dict:
-        """For the report."""
-        return {"rows": self.rows, "bad_rows": self.count, "bad_rows_listed": self.listed}
+
+def numbers_of_rows(counted: Sequence[BadRows]) -> dict:
+    """For the report: `rows`, `bad_rows` and `bad_rows_listed` of all of them."""
+    listed = [each for one in counted for each in one.listed]
+    return {
+        "rows": sum(one.rows for one in counted),
+        "bad_rows": sum(one.count for one in counted),
+        "bad_rows_listed": listed[:_LISTED],
+    }

@@ -62,7 +62,8 @@ class Corpus:
     Attributes:
         files: (name, bytes) of every source. ignored: names in folders that are of no known format.
         rules: CorpusRules of each source.
-        has_rows: whether documents of any source are rows.
+        has_rows: whether documents of any source are rows. has_texts: whether any is a .txt file. has_files: whether
+            any is a file.
         is_decoded: whether any source is in `encoding`; parquet files and data sets say their own.
         empty_documents: documents without text that the last pass left out.
         cuts: how often it cut text that went on for LONGEST_DOCUMENT without the end of a document.
@@ -97,6 +98,8 @@ class Corpus:
             names = listing((source.shown for source in self._sources), 3)
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
         self.has_rows = any(source.has_rows for source in self._sources)
+        self.has_texts = any(source.format == "txt" for source in self._sources)
+        self.has_files = any(source.format not in ("builtin", "hub") for source in self._sources)
         self.is_decoded = any(source.is_decoded for source in self._sources)
         self.empty_documents = self.cuts = 0
         self.bad_rows = BadRows(skip_bad_rows)
@@ -218,7 +221,7 @@ class Corpus:
             if missing:
                 missing -= row.keys()
             text = row.get(column)
-            if text is None:
+            if text is None or (isinstance(text, str) and not text.strip()):
                 bad_rows.without_text(source.shown, place, column)
             elif not isinstance(text, str):
                 problem = f'has {kind_of(text)} in the column "{column}", which is not text'

@@ -12,7 +12,7 @@ from encodings.aliases import aliases
 from functools import cache, partial
 from itertools import chain
 
-from ..errors import PrepError
+from ..errors import PrepError, ReadingFailed
 from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
 from .sources import Source
 
@@ -75,7 +75,7 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterat
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise PrepError(f"{source.shown} is cut off or damaged ({error}); copy it or compress it again.") from None
     except OSError as error:
-        raise PrepError(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
+        raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
 
 
 @cache

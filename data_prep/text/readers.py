@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from ..errors import PrepError
+from ..errors import PrepError, ReadingFailed
 from .cells import is_text
 from .lines import Meter, check_unchanged, text_blocks, text_lines
 from .sources import Source, listing, split_name
@@ -222,6 +222,8 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
             check_unchanged(source, os.stat(source.path))
     # Damage inside a file shows as text that is none, or as dates that are none.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
         reason = str(error).splitlines()[0]
         raise PrepError(f"{source.shown} cannot be read as parquet ({reason}); write it again.") from None
 

@@ -75,7 +75,7 @@ class RuleFinder:
         told: what says `document` and `line` where they are given, for people.
 
     Raises:
-        PrepError: a setting has nothing to act on, or a column is not there.
+        PrepError: a setting is not known, or a column is not there.
     """
 
     sources: list[Source]
@@ -95,25 +95,10 @@ class RuleFinder:
                 raise PrepError(f'--{option} "{value}" is not one of {", ".join(known)}.')
         if self.document == "line" and self.line == "wrapped":
             raise PrepError("--document line cannot be combined with --line wrapped, which joins lines: drop one.")
-        self._refuse_pointless()
 
     @property
     def _sources_shown(self) -> str:
         return listing((source.shown for source in self.sources), 3)
-
-    def _refuse_pointless(self) -> None:
-        """Settings that would have nothing to act on are a misunderstanding to clear up."""
-        with_rows = any(source.has_rows for source in self.sources)
-        for option, name in (("--text-column", self.text_column), ("--group-column", self.group_column)):
-            if name and not with_rows:
-                raise PrepError(
-                    f"{option} {name} has nothing to act on: {self._sources_shown} has no columns; leave it "
-                    "out, or give .jsonl, .csv, .tsv or .parquet files."
-                )
-        if self.document != "auto" and not any(source.format == "txt" for source in self.sources):
-            raise PrepError(
-                f"--document {self.document} is for .txt files and {self._sources_shown} is none; leave it out."
-            )
 
     def as_in_training(self, rules: CorpusRules) -> "RuleFinder":
         """The same for a validation corpus, whose documents and lines are those of the training corpus.

@@ -153,7 +153,12 @@ def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str
     else:
         found = []
         for match in sorted(glob.glob(path, recursive=True)):
-            found += _folder(match, ignored) if os.path.isdir(match) else [(os.path.basename(match), match)]
+            if os.path.isdir(match):
+                found += _folder(match, ignored)
+            elif os.path.exists(match):
+                found.append((os.path.basename(match), match))
+            else:
+                ignored.append(os.path.basename(match))
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
     # Many things are written as JSON: an array of rows is one that is named.

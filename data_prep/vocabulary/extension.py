@@ -52,13 +52,14 @@ def new_entries(tokenizer: WordPieceTokenizer, texts: Texts, count: int) -> list
 
 
 def missing_letters(tokenizer: WordPieceTokenizer, texts: Iterable[str], most: int) -> list[str]:
-    """Letters that occur often and that the vocabulary lacks, the most frequent first, each with the form that goes on
-    within a word."""
+    """Letters that occur often, the most frequent first, and the forms in which they go on within a word: those of them
+    that the vocabulary lacks."""
     counts, known = normalised_counts(count_characters(texts), tokenizer.normalise), set(tokenizer.vocabulary)
-    lacking = [letter for letter, n in counts.items() if n >= _FREQUENT_LETTER and letter not in known]
+    frequent = [letter for letter, n in counts.items() if n >= _FREQUENT_LETTER]
     entries: list[str] = []
-    for letter in sorted(lacking, key=lambda letter: (-counts[letter], letter)):
+    for letter in sorted(frequent, key=lambda letter: (-counts[letter], letter)):
         forms = [letter, f"##{letter}"] if continues_word(letter, tokenizer.normalise) else [letter]
+        forms = [form for form in forms if form not in known]
         if len(entries) + len(forms) > most:
             break
         entries += forms

@@ -1,7 +1,7 @@
 """The vocabulary of a preparation: trained on its documents, or that of an existing BERT with entries of theirs."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain
 
 import numpy as np
@@ -99,7 +99,7 @@ def shared_entries(tokenizer: WordPieceTokenizer, documents: Documents, least: i
     number_of_letter[[ord(letter) for letter in letters]] = np.arange(1, len(letters) + 1)
     with_piece, with_letter = Owners(len(vocabulary), least), Owners(len(letters) + 1, least)
     for number, document in enumerate(documents(), 1):
-        owner = np.uint64(number if document.group is None else _hash(document.group))
+        owner = number if document.group is None else document.group
         pieces = [np.array(ids, dtype=np.int64) for ids in tokenizer.encode(document.lines)]
         with_piece.add(np.unique(np.concatenate(pieces)), owner)
         text = tokenizer.normalise("\n".join(document.lines))
@@ -121,18 +121,15 @@ class Owners:
     """
 
     def __init__(self, num_things: int, most: int):
-        self.counts = np.zeros(num_things, dtype=np.int64)
-        self._seen = np.zeros((num_things, most), dtype=np.uint64)
+        self.counts, self.most = np.zeros(num_things, dtype=np.int64), most
+        # Of what has `most` of them they are forgotten.
+        self._seen: defaultdict[int, set[Hashable]] = defaultdict(set)
 
-    def add(self, things: np.ndarray, owner: np.uint64) -> None:
-        """Count an owner (not 0) of some things: int64 [n], each once."""
-        things = things[self.counts[things] < self._seen.shape[1]]
-        new = things[~(self._seen[things] == owner).any(axis=1)]
-        self._seen[new, self.counts[new]] = owner
-        self.counts[new] += 1
-
-
-def _hash(group: str) -> int:
-    """64 bits of a group's name, never 0."""
-    content = group.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) | 1
+    def add(self, things: np.ndarray, owner: Hashable) -> None:
+        """Count an owner of some things: int64 [n], each once."""
+        for thing in things[self.counts[things] < self.most].tolist():
+            owners = self._seen[thing]
+            owners.add(owner)
+            self.counts[thing] = len(owners)
+            if len(owners) == self.most:
+                del self._seen[thing]

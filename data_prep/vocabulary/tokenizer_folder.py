@@ -87,9 +87,10 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
 
 
 def leads_out(path: Path) -> bool:
-    """Whether a file is a link out of its folder. The cache of the Hub keeps its files in "blobs" two folders above."""
+    """Whether a file is a link out of its folder. The cache of the Hub keeps the files of "snapshots" in "blobs"."""
     place, folder = path.resolve(), path.parent.resolve()
-    return not place.is_relative_to(folder) and place.parent != folder.parent.parent / "blobs"
+    is_cached = place.parent.name == "blobs" and folder.is_relative_to(place.parents[1] / "snapshots")
+    return not place.is_relative_to(folder) and not is_cached
 
 
 def _interpreted(path: Path, content: dict[str, Any]) -> TokenizerFiles:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from data_prep.text.cells import kind_of
 
-COLUMNS = ("answer", "spans", "id", "data", "annotations", "completions", "annotation_id")
+COLUMNS = ("answer", "spans", "_task_hash", "id", "data", "annotations", "completions", "annotation_id")
 """What is asked for here beside the columns of texts and labels."""
 
 
@@ -23,11 +23,11 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """A task of Label Studio's export as a row with its data, "id" and "label"; any other row as it is.
 
     Of several annotations of one text the first that was not cancelled is taken; of this the entities, or the choices,
-    joined by semicolons.
+    joined by semicolons, as are several choices in one column of the JSON-MIN export.
     """
     data, annotations = row.get("data"), row.get("annotations", row.get("completions"))
     if not isinstance(data, Mapping) or not (annotations is None or isinstance(annotations, list)):
-        return row
+        return {name: _joined(value) for name, value in row.items()} if "annotation_id" in row else row
     made = [each for each in annotations or () if isinstance(each, Mapping) and not each.get("was_cancelled")]
     found = {"id": row["id"], **data} if "id" in row else dict(data)
     if not made:
@@ -40,9 +40,14 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**found, "label": ";".join(str(name) for names in chosen for name in names)} if chosen else found
 
 
+def _joined(value: Any) -> Any:
+    chosen = value.get("choices") if isinstance(value, Mapping) else None
+    return ";".join(map(str, chosen)) if isinstance(chosen, list) else value
+
+
 def is_left_out(row: Mapping[str, Any]) -> bool:
-    """Whether somebody rejected or ignored the row in Prodigy."""
-    return "spans" in row and _is_rejected(row)
+    """Whether somebody rejected or ignored the row in Prodigy, whose exports have a hash of each task."""
+    return ("spans" in row or row.get("_task_hash") is not None) and _is_rejected(row)
 
 
 def _is_rejected(value: Mapping[str, Any]) -> bool:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..metrics import SMALLEST, counts_of, per_class, ratio, scores, share
+from ..metrics import SMALLEST, counts_of, defined_ratio, per_class, ratio, scores
+from ..operating_point import defined_share
 from .tags import entities, parts
 
 
-def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float | None]:
     """How many entities were found: `f1`, `precision` and `recall` as conlleval and seqeval count them, where a tag I-
     that continues nothing begins an entity too; `strict_f1` where it does not (seqeval's strict mode); `accuracy` and
-    `loss` of the words' tags. What has no entity at all has 0.
+    `loss` of the words' tags. A share of no entity at all is None, not defined, where seqeval has 0.
 
     Args:
         targets: int64 [I, 2], the text of each word and the place of its tag among `labels`.
@@ -65,10 +66,10 @@ def tagging_scores_of_draws(
               for name, each in {"gold": of_gold, "given": given, "strict": strict, "right": of_gold & given,
                                  "strictly right": of_gold & strict}.items()}  # fmt: skip
     return {
-        "f1": ratio(2 * number["right"], number["gold"] + number["given"]),
-        "precision": ratio(number["right"], number["given"]),
-        "recall": ratio(number["right"], number["gold"]),
-        "strict_f1": ratio(2 * number["strictly right"], number["gold"] + number["strict"]),
+        "f1": defined_ratio(2 * number["right"], number["gold"] + number["given"]),
+        "precision": defined_ratio(number["right"], number["given"]),
+        "recall": defined_ratio(number["right"], number["gold"]),
+        "strict_f1": defined_ratio(2 * number["strictly right"], number["gold"] + number["strict"]),
         **of_tags,
     }
 
@@ -86,14 +87,15 @@ def _found(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> t
     return found
 
 
-def _agreement(gold: set, given: set) -> tuple[float, float, float]:
-    """Precision, recall and F1; 0 where there is nothing to count."""
-    right = len(gold & given)
-    return share(right, len(given)), share(right, len(gold)), share(2 * right, len(gold) + len(given))
+def _agreement(gold: set, given: set) -> tuple[float | None, float | None, float | None]:
+    """Precision, recall and F1; None where there is nothing to count."""
+    right, all_of_both = len(gold & given), len(gold) + len(given)
+    return defined_share(right, len(given)), defined_share(right, len(gold)), defined_share(2 * right, all_of_both)
 
 
 def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool) -> list[dict]:
-    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type; see `tagging_scores`.
+    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type; an undefined score is
+    0.0, as in `per_class`.
 
     Args:
         of_words: every tag is a type of words, which are no entities.
@@ -104,7 +106,7 @@ def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of
     rows = []
     for name in sorted({parts(label)[1] for label in labels if parts(label)[0]}):
         of_gold, of_given = ({entity for entity in each if entity[-1] == name} for each in (gold, given))
-        precision, recall, f1 = _agreement(of_gold, of_given)
+        precision, recall, f1 = (each or 0.0 for each in _agreement(of_gold, of_given))
         rows.append({"label": name, "precision": precision, "recall": recall, "f1": f1, "support": len(of_gold)})
     return rows
 

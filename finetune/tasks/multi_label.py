@@ -23,7 +23,7 @@ from ..collapse import Collapse, collapse_of_labels
 from ..label_metrics import multi_label_scores, multi_label_scores_of_draws, per_label
 from ..mistakes import mistakes_markdown, wrong_labels
 from ..rows import BadRows, Columns, Example
-from ..settings import FinetuneError, FinetuneSettings
+from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_of_labels
 from . import Card, HeldOut, Task, entropy
 from .sequences import class_name, fine_tuned_classifier, last_layer, new_classifier
@@ -175,9 +175,16 @@ class MultiLabel(Task):
         return {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
 
     def with_decision(self, decision: Mapping[str, Any]) -> "MultiLabel":
-        """Raises FinetuneError where there is no threshold for a label."""
-        found = decision.get("thresholds", {})
-        return MultiLabel(self.labels, [found.get(name, 0.5) for name in self.labels])
+        """Of a folder of transformers, without thresholds, 0.5. Raises FinetuneError where one of them is no number."""
+        found = decision.get("thresholds")
+        if found is None:
+            return MultiLabel(self.labels)
+        numbers = [found.get(name) if isinstance(found, Mapping) else None for name in self.labels]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise FinetuneError(
+                f"the thresholds in {FACTS_FILE} are no numbers, one for each label: copy the folder again"
+            )
+        return MultiLabel(self.labels, numbers)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.label_metrics.multi_label_scores`."""

@@ -26,8 +26,9 @@ from .sequences import fine_tuned_classifier, last_layer, new_classifier, number
 
 TFIDF, MEAN = "TF-IDF + ridge regression", "mean"
 SCORE = "predicted_score"
-# float32 goes to 3.4e38; its smallest number with all digits is 1.2e-38.
-_LARGEST, _LEAST_SPREAD = 1e37, 1e-37
+# float32 goes to 3.4e38; its smallest number with all digits is 1.2e-38, and neighbours are 6e-8 to 1.2e-7 of a number
+# apart.
+_LARGEST, _LEAST_SPREAD, _LEAST_SHARE = 1e37, 1e-37, 1e-5
 
 
 class Regression(Task):
@@ -59,16 +60,17 @@ class Regression(Task):
         return number(row, column)
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Regression":
-        """Raises FinetuneError where all numbers are the same, or too large or too close to zero for float32."""
+        """Raises FinetuneError where all numbers are the same, or too large or too close together for float32."""
         numbers = np.array([example.label for example in train], dtype=np.float64)
         if len(numbers) < 2 or numbers.min() == numbers.max():
             raise FinetuneError(
                 f'"{columns.label}" of {settings.train} has no two different numbers: give --label-column'
             )
-        if np.abs(numbers).max() > _LARGEST or numbers.std() < _LEAST_SPREAD:
+        largest = np.abs(numbers).max()
+        if largest > _LARGEST or numbers.std() < max(_LEAST_SPREAD, _LEAST_SHARE * largest):
             raise FinetuneError(
                 f'the numbers in "{columns.label}" of {settings.train} do not fit into float32 (from '
-                f"{numbers.min():g} to {numbers.max():g}): write them in another unit"
+                f"{numbers.min():.12g} to {numbers.max():.12g}): write them in another unit, or count from another zero"
             )
         return self.fitted_to(train)
 
@@ -230,6 +232,6 @@ class SquaredError:
 
     def loss_sums(self, model: BertForSequenceClassification, batch: LabelledBatch) -> dict[str, Tensor]:
         """Sum of the squared errors (fp32): a scalar with gradient."""
-        wanted = ((batch.labels - self.mean) / self.std).float()
+        wanted = (batch.labels - self.mean) / self.std
         errors = F.mse_loss(model(batch).logits.float()[:, 0], wanted, reduction="none")
         return {"label": (errors * batch.weights).sum()}

@@ -30,25 +30,27 @@ _SAMPLED_ROWS = 1000
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
 
 
-def task_of(settings: FinetuneSettings) -> Task:
-    """The task that is named, or the one that the first training rows are of, which is said."""
+def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
+    """The task that is named, or the one that the first training rows are of, which is said; and the column of labels
+    that is named, or shows it."""
     if settings.task != "auto":
-        return TASKS[settings.task]()
+        return TASKS[settings.task](), settings.label_column
     if settings.train == BUILTIN:
-        return Classification()
+        return Classification(), None
     rows = [row for _, row in islice(table_rows(settings.train, settings.encoding), _SAMPLED_ROWS)]
     if columns := columns_of_choices(rows, settings):
         say(f'Task: {MultipleChoice.name}, as "{columns.label}" holds which of {listed(columns.choices)} is right '
             "(--task names another).")  # fmt: skip
-        return MultipleChoice()
+        return MultipleChoice(), columns.label
     names = list(dict.fromkeys(name for row in rows for name in row))
     usual = [name for task in TASKS.values() if task.needs_labels for name in task.label_columns]
     column = settings.label_column or usual_column(names, usual)
     words = next((name for name in Tagging.text_columns if any(isinstance(row.get(name), list) for row in rows)), None)
     name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())
-    if name != Classification.name:
-        say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
-    return TASKS[name]()
+    if name == Classification.name:
+        return Classification(), settings.label_column
+    say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
+    return TASKS[name](), column
 
 
 def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSettings) -> Columns | None:

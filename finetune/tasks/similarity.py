@@ -1,6 +1,7 @@
 """Vectors of texts, near for those that are alike or belong together (Reimers and Gurevych 2019; Gao et al. 2021;
 Radford et al. 2021)."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -322,7 +323,7 @@ class Similarity(Task):
         return [
             *sentences,
             f"\nThe pairs that are farthest off are in {out / 'mistakes.md'}. Vectors of texts:",
-            f"  python -m finetune.embed --model {out / 'final'} FILE --out vectors.npy",
+            f"  python -m finetune.embed --model {shlex.quote(str(out / 'final'))} FILE --out vectors.npy",
         ]
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:

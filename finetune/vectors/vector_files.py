@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from data_prep.text.cells import whole_characters
 
+from ..output import to_json
 from ..settings import FinetuneError
 
 Row = dict[str, Any]
@@ -88,9 +89,11 @@ class LinesFile:
         """
         for row, each in zip(rows, found, strict=True):
             if taken := [name for name in self.names if name in row]:
-                raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
+                raise FinetuneError(
+                    f'the input has a column "{taken[0]}" already: rename it (of .conll: give the texts in .txt)'
+                )
             own = each or dict.fromkeys(self.names)
-            begin = json.dumps(row, ensure_ascii=False, default=str)[:-1] + ", " * bool(row)
+            begin = to_json(row)[:-1] + ", " * bool(row)
             self.file.write(begin + ", ".join(f'"{name}": {_json(own[name])}' for name in self.names) + "}\n")
 
     def close(self) -> None:

@@ -100,6 +100,8 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(checkpoint, aside)
             say(f"{damage}: not used, and renamed to {aside}.")
+        # Also those that an earlier start has put aside.
+        damage = damage or next((f"{path.name} is damaged" for path in self.folder.glob("damaged-step-*")), None)
         if damage and up_to is None:
             raise PretrainError(f"no checkpoint in {self.folder} is intact ({damage}): give another --out")
         return None

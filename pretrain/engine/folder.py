@@ -6,7 +6,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,8 +53,10 @@ def claimed(out: Path) -> Iterator[None]:
         # A run that was refused before it began leaves no folder behind.
         if created and not any(entry.name != ".lock" for entry in out.iterdir()):
             (out / ".lock").unlink(missing_ok=True)
-            for folder in created:
-                folder.rmdir()
+            # Another run may have begun beside it.
+            with suppress(OSError):
+                for folder in created:
+                    folder.rmdir()
 
 
 @contextmanager

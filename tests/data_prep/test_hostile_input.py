@@ -247,7 +247,7 @@ CASES = {
     "rows that cannot be read, skipped": Case(
         rows('{"text": "a', '["text"]', {"text": 5}, {"text": [1]}, "", {"text": ""}),
         {"skip_bad_rows": True},
-        {"bad_rows": 4, "rows": 17, "empty_documents": 1, "documents": 12},
+        {"bad_rows": 5, "rows": 17, "empty_documents": 0, "documents": 12},
         ("rows.jsonl:13 is not valid JSON",),
     ),
     "csv with too few fields, skipped": Case(
@@ -255,6 +255,21 @@ CASES = {
         {"skip_bad_rows": True},
         {"bad_rows": 1, "rows": 13},
         ("has 1 fields where the first line has 2",),
+    ),
+    "csv with an empty column of a usual name": Case(
+        text("id,text,body\n" + "".join(f'{n},,"{article(n)}"\n' for n in range(12)) + "13,one,two\n", "rows.csv"),
+        refused=("rows.csv: 12 of its 13 rows hold no text", "--text-column"),
+    ),
+    "columns of plain text": Case(
+        text(articles()),
+        {"group_column": "who"},
+        refused=("--group-column who has nothing to act on: notes.txt has no",),
+    ),
+    "a text column of plain text": Case(
+        text(articles()), {"text_column": "who"}, refused=("--text-column who has nothing to act on",)
+    ),
+    "documents of rows by lines": Case(
+        rows(), {"document": "line"}, refused=("--document line is for .txt files and rows.jsonl is none",)
     ),
     "bad rows of plain text": Case(
         text(articles()), {"skip_bad_rows": True}, refused=("--skip-bad-rows has nothing to act on",)

@@ -29,7 +29,7 @@ SLOW = f"""
 import sys, time
 import data_prep.encode as encode, data_prep.preparation as preparation
 cut, keep = encode.cut_blocks, encode._keep
-preparation.cut_blocks = lambda documents: cut(documents, {BLOCK_BYTES})
+preparation.cut_blocks, preparation.BLOCK_BYTES = lambda documents: cut(documents, {BLOCK_BYTES}), 0
 encode._keep = lambda *block: (keep(*block), time.sleep(0.05))
 """
 # Killed at the n-th time that it waits for the disk, with whatever is half-written then.
@@ -231,6 +231,7 @@ def test_a_worker_that_is_killed_is_one_sentence_and_the_same_command_goes_on(co
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_prep.preparation.cut_blocks", deadly)
+        patch.setattr("data_prep.preparation.BLOCK_BYTES", 0)
         assert main([f"--corpus={corpus}", *OPTIONS, f"--out={out}"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("error: a worker process ended while it encoded") and "same command again" in said

@@ -57,6 +57,7 @@ def prepared(corpus, tmp_path_factory):
 def test_the_number_of_workers_changes_no_byte(prepared, corpus, tmp_path, workers, monkeypatch):
     # Blocks small enough that every worker has several.
     monkeypatch.setattr("data_prep.preparation.cut_blocks", small_blocks)
+    monkeypatch.setattr("data_prep.preparation.BLOCK_BYTES", 0)
     prepare(settings(corpus, workers=workers), EXAMPLES, tmp_path / "out")
     assert digests(tmp_path / "out") == digests(prepared.folder)
 
@@ -163,6 +164,28 @@ def test_a_setting_that_acts_on_one_of_two_corpora_is_taken(corpus, tmp_path):
     chosen = settings(corpus / "a.txt", validation_corpus=(str(rows),), skip_bad_rows=True, encoding="latin-1")
     found = prepare(chosen, EXAMPLES, tmp_path / "out")
     assert found.manifest["validation"]["documents"] == 9
+
+
+def test_of_options_each_acts_on_one_of_the_two_corpora(corpus, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    lines = dict.fromkeys(filter(None, (corpus / "b.txt").read_text().split("\n")))
+    shown = [json.dumps({"title": "t", "note": line}) for line in lines]
+    rows.write_text("\n".join(shown + ["{}"] * 3))
+    given = {"text_column": "note", "document": "line", "validation_corpus": (str(rows),)}
+    found = prepare(settings(corpus / "a.txt", **given), EXAMPLES, tmp_path / "out")
+    assert found.manifest["validation"]["documents"] == len(shown)
+    # What is wrong with the validation corpus is counted too.
+    facts = json.loads((tmp_path / "out" / "prep_report.json").read_text())["corpus"]
+    assert facts["bad_rows"] == len(facts["bad_rows_listed"]) == 3 and facts["rows"] == len(shown) + 3
+    other = settings(rows, **given | {"validation_corpus": (str(corpus / "a.txt"),)})
+    prepare(other, EXAMPLES, tmp_path / "other")
+    facts = json.loads((tmp_path / "other" / "prep_report.json").read_text())["corpus"]
+    assert facts["bad_rows"] == 3 and any("A document is a row" in sentence for sentence in facts["rules"])
+
+
+def test_files_that_are_none_cannot_be_kept_together(tmp_path):
+    with pytest.raises(PrepError, match="--group-by file has nothing to act on: builtin is no file"):
+        prepare(PrepSettings(corpus=("builtin",), group_by="file"), EXAMPLES, tmp_path / "out")
 
 
 def test_a_validation_corpus_without_a_word_is_named(corpus, tmp_path):

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from data_prep.dry_run import SAMPLE_BYTES
-from data_prep.preparation import prepare_sample
+from data_prep.preparation import prepare
 from data_prep.run import main
+from data_prep.sample import Whole, prepare_sample
 from data_prep.settings import ExampleSettings, PrepSettings
 
 WORDS = "the patient was given a low dose of the drug after two weeks and the liver was normal in all others".split()
@@ -38,30 +39,31 @@ def num_words(texts):
 
 def test_a_first_document_longer_than_the_sample_leaves_next_sentences_on(tmp_path):
     texts = [document(2000, 0), *(document(60, seed) for seed in range(1, 200))]
-    prepared, share = sample(tmp_path, texts)
+    prepared, whole = sample(tmp_path, texts)
     assert prepared.next_sentence
     assert prepared.manifest["train"]["documents"] >= 2
-    read = prepared.manifest["train"]["tokens"] + prepared.manifest["validation"]["tokens"]
     # What stands for entries that the whole corpus will have is never drawn as a random word.
     tokenizer = prepared.tokenizer
     stand_ins = [entry.startswith("[unused") for entry in tokenizer.vocabulary]
     assert sum(stand_ins) > 1000 and not tokenizer.is_ordinary[stand_ins].any()
     # Every word is in the vocabulary.
-    assert read / share == pytest.approx(num_words(texts), rel=0.1)
+    assert whole.tokens(prepared) == pytest.approx(num_words(texts), rel=0.1)
 
 
 def test_of_a_long_validation_corpus_only_the_beginning_is_read(tmp_path):
     held_out = [document(60, seed) for seed in range(1000, 1100)]
     texts = [document(60, seed) for seed in range(100)]
     options = {"validation_corpus": (folder(tmp_path / "validation", held_out),)}
-    prepared, share = sample(tmp_path, texts, **options)
+    prepared, whole = sample(tmp_path, texts, **options)
     assert 0 < prepared.manifest["validation"]["tokens"] < 0.2 * num_words(held_out)
-    assert prepared.manifest["train"]["tokens"] / share == pytest.approx(num_words(texts), rel=0.1)
+    for part, there in (("train", texts), ("validation", held_out)):
+        read = prepared.manifest[part]["tokens"]
+        assert getattr(whole, part) * read == pytest.approx(num_words(there), rel=0.1), part
 
 
 def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):
-    prepared, share = sample(tmp_path, [document(20, seed) for seed in range(6)])
-    assert share == 1
+    prepared, whole = sample(tmp_path, [document(20, seed) for seed in range(6)])
+    assert whole == Whole()
     assert prepared.manifest["train"]["documents"] + prepared.manifest["validation"]["documents"] == 6
 
 
@@ -91,5 +93,40 @@ def test_a_sample_of_one_file_is_split_whatever_is_to_stay_together(tmp_path):
         text = "\n\n".join(document(60, 100 * number + seed) for seed in range(100))
         (tmp_path / "corpus" / f"{number}.txt").write_text(text)
     prep = PrepSettings(corpus=(str(tmp_path / "corpus"),), document="blank-line", group_by="file", workers=1)
-    prepared, share = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
-    assert prepared.manifest["validation"]["documents"] > 0 and 0 < share < 0.5
+    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    assert prepared.manifest["validation"]["documents"] > 0 and whole.train > 2
+
+
+def test_a_sample_of_one_group_is_split_too(tmp_path):
+    rows = [json.dumps({"text": document(60, seed), "site": seed // 60}) for seed in range(120)]
+    for number in range(12):
+        (tmp_path / f"{number:02}.jsonl").write_text("\n".join(rows[10 * number : 10 * number + 10]))
+    prep = PrepSettings(corpus=(str(tmp_path / "*.jsonl"),), group_column="site", workers=1)
+    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    assert prepared.manifest["validation"]["tokens"] > 0 and whole.train > 2
+
+
+def test_what_a_sample_says_of_a_much_larger_corpus(tmp_path):
+    """A larger share of a small corpus is held out, and its vocabulary does not grow with the text."""
+    texts = [document(60, seed) for seed in range(400)]
+    given = [document(60, seed) for seed in range(1000, 1010)]
+    for name, validation in (("alone", ()), ("beside", (folder(tmp_path / "given", given),))):
+        corpus = folder(tmp_path / name, texts)
+        prep = PrepSettings(corpus=(corpus,), document="file", validation_corpus=validation, workers=1)
+        examples = ExampleSettings(sequence_length=48)
+        found, whole = prepare_sample(prep, examples, tmp_path / f"{name}-sample", 5 * SIZE)
+        expected = prepare(prep, examples, tmp_path / f"{name}-whole")
+        assert whole.train > 8
+        for part in ("train", "validation"):
+            tokens = getattr(whole, part) * found.manifest[part]["tokens"]
+            assert tokens == pytest.approx(expected.manifest[part]["tokens"], rel=0.15), (name, part)
+        # The sample has stand-ins for the entries of a larger vocabulary, which this text does not have.
+        sizes = [grown(each) for each in (found, expected)]
+        fixed = sum(path.stat().st_size for path in found.folder.rglob("*") if path.is_file()) - sizes[0]
+        assert whole.bytes_on_disk(found) - fixed == pytest.approx(sizes[1], rel=0.2), name
+
+
+def grown(prepared):
+    """Bytes of what grows with the text."""
+    folders = [prepared.folder / f"{part}{more}" for part in ("train", "validation") for more in ("", "_pairs")]
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())

@@ -102,6 +102,9 @@ def test_where_all_are_damaged_the_run_is_not_begun_anew_unasked(checkpoints, tm
         (checkpoint / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(PretrainError, match=f"no checkpoint .* is intact .*{oldest.name}/model.safetensors"):
         copy.newest_intact()
+    # Nor the second time, as a launcher starts it again.
+    with pytest.raises(PretrainError, match="no checkpoint .* is intact"):
+        copy.newest_intact()
 
 
 @pytest.fixture

@@ -145,6 +145,12 @@ def test_a_large_group_is_learned_from():
     rows = [Example(f"rows:{n}", f"text {n}", None, "ab"[n % 2], str(max(0, n - 60))) for n in range(100)]
     rest, held = split(rows, 0.1, "validation")
     assert sum(row.group == "0" for row in rest) == 61 and 10 <= len(held) <= 12
+    # Also where all the small ones are fewer than a tenth.
+    sizes = {"m": 45, "n": 45, "o": 2, "p": 2, "q": 2}
+    sites = [
+        Example(f"{name}:{n}", f"{name} {n}", None, "ab"[n % 2], name) for name in sizes for n in range(sizes[name])
+    ]
+    assert len(split(sites, 0.1, "validation")[1]) == 6
 
 
 def test_other_classes_and_purposes():
@@ -322,6 +328,20 @@ def test_one_of_two_groups_is_said(write_rows, capsys):
     dataset = read_dataset(FinetuneSettings(model="none", train=write_rows(rows), group_column="who"))
     assert len(dataset.validation) == 22
     assert '22 of 52 texts are held back, as those of one "who" stay together: give --val' in capsys.readouterr().out
+
+
+def test_the_column_that_shows_the_task_is_that_of_the_labels(write_rows):
+    def settings(row):
+        return FinetuneSettings(model="none", train=write_rows([row(number) for number in range(40)]))
+
+    unsure = read_dataset(settings(lambda n: {"text": f"text {n}", "label": n + 0.5, "score": n % 7 / 7}))
+    assert unsure.task.name == "regression" and unsure.columns.label == "label"
+    spans = [[0, 4, "thing"]]
+    doccano = read_dataset(settings(lambda n: {"text": f"text {n}", "label": spans, "tags": ["batch1", "urgent"]}))
+    assert doccano.task.name == "tagging" and doccano.columns.label == "label"
+    # What is a name and no class is left to a person.
+    with pytest.raises(FinetuneError, match="pass --label-column"):
+        read_dataset(settings(lambda n: {"text": f"text {n}", "score": n % 5}))
 
 
 def test_texts_in_the_place_of_labels_are_not_shown(write_rows):

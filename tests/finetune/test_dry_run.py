@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from finetune.run import main
 
 
@@ -24,6 +26,16 @@ def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, wri
     assert int(re.search(r"steps +about (\d+) of 8 texts \(2\.0 epochs\)", printed)[1]) == results["steps"]
     assert "2epochs for each of 2 runs" in printed and "nearest run measured" in printed
     assert re.search(r"Example 1 \((heart|mask|number)\): \[CLS\] .* \[SEP\]", printed)
+
+
+def test_a_budget_in_tokens_is_planned_in_steps(encoder, make_rows, write_rows, tmp_path, capsys):
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(60))}", "--batch-size=8", "--budget=2000tokens"]
+    given += ["--device=cpu", "--seeds=1", f"--out={tmp_path / 'run'}"]
+    assert main([*given, "--dry-run"]) == 0
+    planned = int(re.search(r"steps +about ([\d,]+) of 8 texts", capsys.readouterr().out)[1])
+    assert main(given) == 0
+    results = json.loads((tmp_path / "run" / "seed-1" / "results.json").read_text())
+    assert 5 < results["steps"] < 50 and planned == pytest.approx(results["steps"], abs=2)
 
 
 def test_no_text_is_in_the_plan_where_it_is_forbidden(encoder, make_rows, write_rows, tmp_path, capsys):

@@ -399,7 +399,7 @@ def test_pairs_are_refused(refused, write_rows):
 
 def test_a_column_of_ours_and_a_file_that_is_there_are_refused(refused, write_rows, tmp_path):
     file = write_rows([{"text": "heart", "vector": 1}])
-    assert refused(file) == 'the input has a column "vector" already: rename it'
+    assert refused(file) == 'the input has a column "vector" already: rename it (of .conll: give the texts in .txt)'
     (tmp_path / "v.npy").write_text("mine")
     assert re.search("is there already, and would be lost", refused(file, f"--out={tmp_path / 'v.npy'}"))
     assert (tmp_path / "v.npy").read_text() == "mine"

@@ -12,7 +12,7 @@ import pytest
 
 from finetune.choose import chosen
 from finetune.choose import main as choose
-from finetune.dataset import read_dataset, read_training_rows
+from finetune.dataset import describe, read_dataset, read_training_rows
 from finetune.folds import folds, parts_of
 from finetune.learning_curve import growing
 from finetune.operating_point import OperatingPoint, rates
@@ -357,6 +357,22 @@ def test_every_row_is_a_test_text_once_and_no_group_leaks(files, number):
     for dataset in found:
         groups = [{row.group for row in part} for part in (dataset.train, dataset.validation, dataset.test)]
         assert all(groups) and sum(map(len, groups)) == len(set().union(*groups)) == 10
+
+
+def test_of_two_groups_each_is_a_test_part(write_rows, capsys):
+    train = write_rows([{"text": f"text {n}", "label": "ab"[n % 2], "site": "mn"[n > 30]} for n in range(60)])
+    settings = FinetuneSettings(train=train, group_column="site", folds="groups")
+    found = list(folds(settings, None))
+    assert [{row.group for row in each.test} for each in found] == [{"m"}, {"n"}]
+    # Of the one that is left texts are held back, which is said.
+    assert [len(each.validation) for each in found] == [3, 4] and found[0].validation[0].group == "n"
+    describe(found[0], settings)
+    assert 'validation texts are of a "site" that occurs in training too' in capsys.readouterr().out
+    describe(read_dataset(replace(settings, folds=None)), replace(settings, folds=None))
+    assert "give --validation with a few of your choice, or rows of more." in capsys.readouterr().out
+    third = write_rows([{"text": f"text {n}", "label": "ab"[n % 2], "site": "mno"[n % 3]} for n in range(60)])
+    describe(next(folds(replace(settings, train=third), None)), settings)
+    assert '20 of 40 texts are held back, as those of one "site" stay together: give rows' in capsys.readouterr().out
 
 
 def test_a_fold_knows_nothing_of_its_test_texts(write_rows):

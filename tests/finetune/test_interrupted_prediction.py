@@ -1,11 +1,15 @@
 """A prediction that was interrupted goes on with what it has written."""
 
+import errno
 import json
+import os
 import shutil
+from functools import partial
 
 import pytest
 
 from data_prep import durable
+from data_prep.text import lines as reading
 from finetune import output as writing
 from finetune import predict as predicting
 from finetune.inputs import input_sources
@@ -13,6 +17,7 @@ from finetune.output import Output, Written, asked_of
 from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.predictor import Facts, Predictor
+from finetune.settings import FinetuneError
 from model import BertConfig, BertForTokenClassification
 from pretrain.engine.checkpoint import save_model_folder
 
@@ -131,6 +136,54 @@ def test_the_work_of_another_command_is_not_lost(tagger, rows, tmp_path, monkeyp
     part.unlink()
     assert predict(changed) == 0
     assert len(open(out).readlines()) == ROWS + (change == "file") and not part.exists()
+
+
+def test_what_was_written_stays_where_the_rows_could_not_be_read_on(tagger, rows, tmp_path, monkeypatch, capsys):
+    """As on a disk of another machine."""
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(reading, "_CHUNK", 64)
+    calls, check = [], reading.check_unchanged
+
+    def fails(source, found):
+        calls.append(None)
+        if len(calls) == 30:
+            raise OSError(errno.EIO, "Input/output error")
+        check(source, found)
+
+    monkeypatch.setattr(reading, "check_unchanged", fails)
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    assert predict(given) == 2
+    assert "rows.jsonl cannot be read (Input/output error)" in capsys.readouterr().err
+    assert (tmp_path / "out.jsonl.part").stat().st_size > 0
+    assert predict(given) == 0
+    assert "going on after row" in capsys.readouterr().err
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_one_that_was_killed_before_it_kept_anything_begins_again(tmp_path):
+    path = tmp_path / "out.jsonl"
+    killed = Output(str(path), {"model": "a"}).__enter__()
+    killed.file.write("half a ro")
+    killed.file.flush()
+    killed._lock.release()
+    with Output(str(path), {"model": "a"}) as output:
+        assert output.written.rows == 0
+        output.file.write("a row\n")
+        output.flush(Written(rows=1))
+    assert path.read_text() == "a row\n"
+    # Another one has finished it since the command began.
+    with pytest.raises(FinetuneError, match="is there already"), Output(str(path), {"model": "a"}):
+        pass
+    assert path.read_text() == "a row\n" and {each.name for each in tmp_path.iterdir()} == {"out.jsonl"}
+
+
+def test_names_that_are_no_text_and_numbers_that_json_lacks(tagger, tmp_path):
+    texts, out = os.fsencode(tmp_path) + b"/caf\xe9.jsonl", tmp_path / "out.jsonl"
+    with open(texts, "w") as file:
+        file.write('{"text": "the heart rate", "n": NaN, "more": [1.5, {"m": Infinity}]}\n')
+    assert predict([os.fsdecode(texts), f"--model={tagger}", f"--out={out}", "--device=cpu"]) == 0
+    (row,) = map(partial(json.loads, parse_constant=pytest.fail), out.read_text().splitlines())
+    assert (row["n"], row["more"]) == (None, [1.5, {"m": None}])
 
 
 def test_a_file_that_only_looks_like_a_beginning_stays(tagger, rows, tmp_path, capsys):

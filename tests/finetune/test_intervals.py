@@ -83,6 +83,13 @@ def test_what_resamples_do_not_tell_has_no_interval():
     assert found["pearson"] is None
     found = intervals(Classification(["a", "b"]), np.zeros(50, int), np.eye(2)[[0] * 50], [Example("", "")] * 50)
     assert found["accuracy"] is None, "all answers are right"
+    # Some resamples have no entity, and no label.
+    words = np.stack([np.arange(100), np.arange(100) < 3], axis=1).astype(int)
+    found = intervals(Tagging(["O", "B-x", "I-x"]), words, np.eye(3)[words[:, 1]], [Example("", "")] * 100)
+    assert found["f1"] is found["strict_f1"] is found["recall"] is None
+    labels = np.float32(words[:, 1:])
+    found = intervals(MultiLabel(["x"]), labels, labels, [Example("", "")] * 100)
+    assert found["micro_f1"] is found["macro_f1"] is found["map"] is None
     rows = [Example("", "", group=str(number % 9)) for number in range(90)]
     found = intervals(Classification(["a", "b"]), np.arange(90) % 2, np.eye(2)[np.arange(90) % 3 // 2], rows)
     assert found["accuracy"] is None, "nine groups"
@@ -121,7 +128,8 @@ def check(task, targets, outputs, draws):
         expected = task.scores(*task.drawn(targets, outputs, draw))
         assert expected.keys() == found.keys()
         for name, value in expected.items():
-            assert found[name][number] == pytest.approx(value, abs=1e-6), name
+            wanted = math.nan if value is None else value
+            assert found[name][number] == pytest.approx(wanted, abs=1e-6, nan_ok=True), name
 
 
 def test_memory_does_not_decide_an_interval(monkeypatch):

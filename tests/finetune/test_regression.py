@@ -58,7 +58,9 @@ def test_equal_numbers_teach_nothing():
         Regression().fitted(rows, Columns(("text",), "score"), FinetuneSettings())
 
 
-@pytest.mark.parametrize("numbers", [(1e308, 1.5e308, 1.7e308), (1e-200, 2e-200, 3e-200), (-1e39, 1.0, 2.0)])
+@pytest.mark.parametrize(
+    "numbers", [(1e308, 1.5e308, 1.7e308), (1e-200, 2e-200, 3e-200), (-1e39, 1.0, 2.0), (1.7e9, 1.7e9 + 20, 1.7e9 + 50)]
+)
 def test_numbers_that_float32_does_not_hold_are_refused(numbers):
     rows = [Example(str(value), "a", label=value) for value in numbers]
     with pytest.raises(FinetuneError, match="do not fit into float32 .* another unit"):

@@ -334,7 +334,10 @@ def test_exports_of_annotation_tools_with_more_than_entities():
     assert annotations.plain_row(choices)["label"] == []
     rejected = [{"start": 0, "end": 2, "label": "PER", "answer": "reject"}]
     assert annotations.mentions(rejected, "Bo", "spans") == []
-    # JSON-MIN has no column where nothing was found.
+    # JSON-MIN has no column where nothing was found, and an object where several were chosen.
+    several = {"text": "a", "sentiment": {"choices": ["a", "b"]}, "annotation_id": 3}
+    assert annotations.plain_row(several)["sentiment"] == "a;b"
+    assert annotations.plain_row({"text": "a", "own": {"choices": ["a"]}})["own"] == {"choices": ["a"]}
     assert set(Tagging().example("x:1", {"text": "Bo", "annotation_id": 7}, TEXT).label) == {"O"}
     for nothing in ({"annotations": []}, {"annotations": [{"was_cancelled": True}]}, {}):
         row = annotations.plain_row({"data": {"text": "Bo"}, **nothing})
@@ -351,6 +354,17 @@ def test_rejected_rows_are_left_out_and_counted(tmp_path, capsys):
         dataset = read_dataset(FinetuneSettings(train=str(tmp_path / name)))
         assert len(dataset.train) + len(dataset.validation) == 39
         assert "left out: 1." in capsys.readouterr().out
+    # Of classes too, which have no spans; but a column of that name may hold the classes themselves.
+    answers = ["accept", "reject", "ignore", "accept"]
+    rows = [
+        {"text": f"the heart {n}", "label": "ab"[n % 2], "answer": answers[n % 4], "_task_hash": n} for n in range(40)
+    ]
+    (tmp_path / "classes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "classes.jsonl")))
+    assert len(dataset.train) + len(dataset.validation) == 20 and "left out: 20." in capsys.readouterr().out
+    (tmp_path / "own.jsonl").write_text("\n".join(json.dumps({**row, "_task_hash": None}) for row in rows))
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "own.jsonl"), label_column="answer"))
+    assert len(dataset.train) + len(dataset.validation) == 40
 
 
 def test_tasks_of_label_studio_are_read_from_columns_too(tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import time
 
 import pytest
@@ -83,11 +84,18 @@ def test_a_link_out_of_the_folder_is_refused_but_for_the_cache_of_the_hub(name, 
     os.rename(folder / name, outside / name)
     (folder / name).symlink_to(outside / name)
     refused(folder, name, "is a link out of its folder")
-    blobs = folder.parents[1] / "blobs"
-    os.rename(outside, blobs)
-    (folder / name).unlink()
-    (folder / name).symlink_to(f"../../blobs/{name}")
-    BertForPreTraining.from_pretrained(folder)
+    cache = tmp_path / "models--owner--name"
+    (cache / "snapshots").mkdir(parents=True)
+    os.rename(outside, cache / "blobs")
+    for depth in ("snapshots/hash", "snapshots/hash/generator"):
+        cached = shutil.copytree(folder, cache / depth, symlinks=True, ignore=lambda *_: [name])
+        (cached / name).symlink_to(os.path.relpath(cache / "blobs" / name, cached))
+        BertForPreTraining.from_pretrained(cached)
+    # Of another model, and from no snapshot.
+    other = shutil.copytree(folder, tmp_path / "models--other" / "snapshots" / "hash", symlinks=True,
+                            ignore=lambda *_: [name])  # fmt: skip
+    (other / name).symlink_to(cache / "blobs" / name)
+    refused(other, name, "is a link out of its folder")
 
 
 def test_a_shard_is_never_looked_for_outside(folder, tmp_path):

@@ -79,9 +79,10 @@ def test_each_part_is_evaluated_on_examples_of_its_length(finished):
 
 
 @pytest.mark.parametrize("step", [9, SEAM, 15])
-def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, stopped_at):
+def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, stopped_at, capsys):
     out = stopped_at(finished, step)
     assert main(arguments(prepared, out)) == 0
+    assert f"Going on from {out}/checkpoints/step-{step:08d}." in capsys.readouterr().out
     before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert rows(out) == rows(finished)
@@ -141,6 +142,7 @@ def test_a_dry_run_plans_both(prepared, tmp_path, capsys):
         ("--sequence-length=16,24,48 --batch-size=8", "--length-shares has 2 numbers for 3 sequence lengths"),
         ("--length-shares=0.5,0.6", "add up to 1"),
         ("--length-shares=1,0", "more than 0"),
+        ("--length-shares=nan,nan", "more than 0"),
         ("--length-shares=0.5", "--length-shares has 1 numbers for 2 sequence lengths"),
         ("--batch-size=8,8,8", "--batch-size has 3 numbers for 2 sequence lengths"),
         ("--batch-size=8,0", "--batch-size 0 is less than 1"),

@@ -10,16 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.examples.packing import ShardExamples
+from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
 from pretrain import masked_words
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.build import make_data
 from pretrain.engine.batches import Position
 from pretrain.engine.distributed import World
-from pretrain.evaluate import Evaluation
 from pretrain.masked_words import cross_entropy_sum
 from pretrain.objectives import bert_objective
+from pretrain.pretraining import resolved
 from pretrain.run import main
 from pretrain.sampled_softmax import EntrySampler, entries, inclusion
+from pretrain.settings import PretrainSettings
 
 SIZE = 300
 
@@ -142,14 +145,19 @@ def test_the_share_of_targets_falls_over_the_budget(prepared, material):
     assert batch.masked_positions.equal(without.masked_positions) and without.entries is None
 
 
-def test_held_out_results_know_nothing_of_it(prepared, material):
-    model, objective, _, plan = material
-    examples = ShardExamples.of(prepared, "validation", 48)
-    maker = objective.batch_maker(prepared.validation, prepared.tokenizer, "token", 4096)
-    evaluation = Evaluation(examples, objective, maker, torch.no_grad, World())
-    before = evaluation(model, 50)
-    gradients(prepared, material, 300, step=1)
-    assert evaluation(model, 50) == before
+def test_a_run_samples_and_its_held_out_results_know_nothing_of_it(prepared, material, tmp_path, monkeypatch):
+    # Of a small vocabulary nothing is sampled.
+    monkeypatch.setattr("pretrain.build.DRAWN", 20)
+    model, objective, examples, _ = material
+    found = {}
+    for softmax in ("sampled", "full"):
+        chosen = PretrainSettings(prepared=str(prepared.folder), preset="tiny", device="cpu", precision="fp32",
+                                  softmax=softmax, examples=ExampleSettings(sequence_length=48))  # fmt: skip
+        _, maker, evaluation = make_data(resolved(chosen, tmp_path / "run"), prepared, objective, World())
+        maker.begin(0, 0.0)
+        found[softmax] = (maker.packed(examples).entries is not None, evaluation(model, 50))
+    assert found["sampled"][0] and not found["full"][0]
+    assert found["sampled"][1] == found["full"][1]
 
 
 def run(prepared, out, budget, *more):

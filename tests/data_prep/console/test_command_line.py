@@ -418,6 +418,19 @@ def test_the_help_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == PAGE
 
 
+SHOWING = """
+from dataclasses import dataclass
+
+from data_prep.console.command_line import main
+
+
+@dataclass
+class Shown:
+    out: str = ""
+
+
+main(Shown, lambda given: print("값", given.out), prog="shows", description="What it does.")
+"""
 SCRIPT = """
 import sys
 from dataclasses import dataclass
@@ -454,6 +467,18 @@ def test_help_and_mistakes_answer_without_loading_what_computes(tmp_path: Path, 
         assert max(map(len, done.stdout.splitlines()[1:])) <= 80  # a terminal wraps the usage line
     else:
         assert said == "error: unknown option --stops: did you mean --steps? (see --help)\n"
+
+
+def test_letters_that_a_terminal_lacks_are_spelled_out(tmp_path: Path) -> None:
+    """Of a text, and of the name of a file, which may be no text."""
+    (tmp_path / "shows.py").write_text(SHOWING)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "shows.py", b"--out=caf\xe9"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"\\uac12 caf\\udce9\n"
 
 
 @pytest.mark.parametrize("argument", ["--help", "--print-config"])

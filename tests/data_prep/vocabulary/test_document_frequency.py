@@ -27,3 +27,8 @@ def test_entries_are_kept_that_enough_owners_have(small_tokenizer, found, least)
         entry for entry in small_tokenizer.vocabulary if entry in SPECIAL_TOKENS or len(owners.get(entry, ())) >= least
     ]
     assert shared_entries(small_tokenizer, lambda: corpus, least) == expected
+
+
+def test_a_number_that_no_corpus_has_takes_no_memory(small_tokenizer):
+    corpus = [Document(["the heart"], str(number), None) for number in range(3)]
+    assert set(shared_entries(small_tokenizer, lambda: corpus, 10**12)) == {*SPECIAL_TOKENS}

@@ -1,0 +1,62 @@
+"""The beginning of a corpus, prepared for a try, and what it says of the whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .preparation import Preparation
+from .prepared import PreparedCorpus
+from .settings import ExampleSettings, PrepSettings
+from .split import Split, held_out_target
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How many times as much as in its sample there is in a corpus, about."""
+
+    train: float = 1.0
+    validation: float = 1.0
+    is_known: bool = True
+    """Whether the size of the whole is known; if not, there may be more."""
+
+    @property
+    def about(self) -> str:
+        return "about" if self.is_known else "at least"
+
+    def tokens(self, sample: PreparedCorpus) -> int:
+        """Of the whole corpus, with its held-out text."""
+        train, validation = (sample.manifest[part]["tokens"] for part in ("train", "validation"))
+        return round(self.train * train + self.validation * validation)
+
+    def bytes_on_disk(self, sample: PreparedCorpus) -> float:
+        """Of the whole corpus, prepared. The vocabulary and the report do not grow with the text."""
+        times = {"train": self.train, "train_pairs": self.train,
+                 "validation": self.validation, "validation_pairs": self.validation}  # fmt: skip
+        files = (path for path in sample.folder.rglob("*") if path.is_file())
+        return sum(times.get(path.relative_to(sample.folder).parts[0], 1.0) * path.stat().st_size for path in files)
+
+
+def prepare_sample(
+    prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int
+) -> tuple[PreparedCorpus, Whole]:
+    """Prepare only the beginning of a corpus, for a try.
+
+    Args:
+        sample_bytes: about as much text is read.
+    """
+    job = Preparation(prep, examples, out, static_masks=0, sample_bytes=sample_bytes)
+    out.mkdir(parents=True)
+    documents = job.run(None)
+    return PreparedCorpus(out), _whole(job, documents)
+
+
+def _whole(job: Preparation, documents: Split) -> Whole:
+    share, of_validation = job.share_read, job.validation_share_read
+    if job.validation_corpus:
+        return Whole(1 / (share or 1.0), 1 / (of_validation or 1.0), None not in (share, of_validation))
+    if share in (1.0, None):
+        return Whole(is_known=share is not None)
+    # Of a small corpus a larger share is held out.
+    total = documents.bytes / share
+    held_out = held_out_target(total, job.examples.longest)
+    learned = documents.bytes - documents.held_out_bytes
+    return Whole((total - held_out) / learned, held_out / documents.held_out_bytes)
