@@ -26,6 +26,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+# Of slow tests those that share what took long to make.
+_TOGETHER = ("test_trace_gpu.py", "test_builtin.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Divides slow tests one by one, as half of them stand in one file; the others by files, as the options say."""
+    if config.option.markexpr != "slow":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneByOne(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(_TOGETHER) else nodeid
+
+    return OneByOne(config, log)
+
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,[]"
 WORDS = ("the", "of", "heart", "rate", "patient", "was", "stable", "##s", "##ing", "##ly", "##ed", "mask")
 
@@ -62,6 +81,7 @@ def stopped_at(tmp_path) -> Callable[[Path, int], Path]:
         for checkpoint in (stopped / "checkpoints").iterdir():
             if int(checkpoint.name.removeprefix("step-")) > step:
                 shutil.rmtree(checkpoint)
+        assert (stopped / "checkpoints" / f"step-{step:08d}").is_dir()
         return stopped
 
     return make

@@ -79,9 +79,10 @@ def test_the_run_leaves_results_beside_baselines_a_card_and_one_set_of_layers(fi
     )
 
 
-def test_an_interrupted_run_goes_on_to_the_bit(finished, prepared, stopped_at):
+def test_an_interrupted_run_goes_on_to_the_bit(finished, prepared, stopped_at, capsys):
     stopped = stopped_at(finished, 4)
     assert pretrain(arguments(prepared, stopped)) == 0
+    assert f"Going on from {stopped}/checkpoints/step-00000004." in capsys.readouterr().out
     for name in ("final/model.safetensors", "checkpoints/step-00000012/model.safetensors"):
         assert (stopped / name).read_bytes() == (finished / name).read_bytes()
 

@@ -53,7 +53,7 @@ def lines(rng: random.Random, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory) -> tuple[Path, str]:
-    """A folder in which everything was done with --show-text no, and all that was printed."""
+    """A folder in which everything was done with --show-text no, and all that was printed. No connection was opened."""
     folder, rng = tmp_path_factory.mktemp("office"), random.Random(0)
     documents = ["\n".join(lines(rng, 8)) for _ in range(60)]
     documents[11] += "\n" + "\n".join([f"{PATIENT.title()} {line}" for line in lines(rng, 40)])
@@ -69,12 +69,14 @@ def office(tmp_path_factory) -> tuple[Path, str]:
         (finetune, [f"--model={folder}/run/final", f"--train={folder}/labels.jsonl", f"--test={folder}/labels.jsonl",
                     f"--out={folder}/labels", quiet, "--budget=4steps", "--compare", "scratch"]),
     ]  # fmt: skip
+    connections.clear()
     stream = (folder / "printed.txt").open("w+")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", stream)
         for main, given in steps:
             assert main(given) == 0, (stream.seek(0), stream.read())
+    assert not connections
     stream.seek(0)
     return folder, stream.read()
 
@@ -100,14 +102,9 @@ def written(folder: Path) -> list[Path]:
 def test_no_connection_is_opened(office):
     connections.clear()
     folder, _ = office
-    model = f"--model={folder}/run/final"
-    assert (
-        prepare([f"--corpus={folder}/notes.txt", f"--out={folder}/again", "--sequence-length=32", "--workers=1"]) == 0
-    )
-    assert pretrain([f"--prepared={folder}/again", f"--out={folder}/second", *SMALL]) == 0
-    assert finetune([model, f"--train={folder}/labels.jsonl", f"--out={folder}/third", "--budget=2steps"]) == 0
-    assert predict([f"--model={folder}/third/final", f"{folder}/labels.jsonl", f"--out={folder}/found.jsonl"]) == 0
-    assert embed([model, f"{folder}/labels.jsonl", f"--out={folder}/vectors.npy"]) == 0
+    model, labels = f"--model={folder}/run/final", f"{folder}/labels.jsonl"
+    assert predict([f"--model={folder}/labels/run/final", labels, f"--out={folder}/found.jsonl"]) == 0
+    assert embed([model, labels, f"--out={folder}/vectors.npy"]) == 0
     assert fill_mask([model, "the [MASK] rate"]) == 0
     assert not connections
     with socket.socket() as probe, pytest.raises(OSError):

@@ -17,7 +17,7 @@ from pretrain.objectives import bert_objective
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 # A process that traces takes ten seconds: one for each family.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("traces")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

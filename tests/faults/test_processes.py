@@ -298,13 +298,14 @@ def test_two_processes_fine_tune_as_one_also_with_a_teacher(finetune_job, tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_begin_again_together_where_nothing_was_learned_also_after_a_kill(finetune_job, tmp_path):
-    job = finetune_job.changed("--learning-rate=1", "--seeds=1", steps=52, evaluations=1, processes=2)
+    given = ("--learning-rate=1", "--seeds=1", "--checkpoint-every=10steps")
+    job = finetune_job.changed(*given, steps=52, evaluations=1, processes=2)
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
     results = json.loads((undisturbed / "seed-1" / "results.json").read_text())
     assert [restart["learning_rate"] for restart in results["restarts"]] == [1.0, 0.3]
     out = tmp_path / "out"
     with job.fork(out, tmp_path / "log") as life:
-        assert life.wait_until(lambda: (out / "seed-1" / "restarts.json").exists() and Seen(out, job).newest() >= 9)
+        assert life.wait_until(lambda: (out / "seed-1" / "restarts.json").exists() and Seen(out, job).newest() >= 10)
         life.kill_rank(1)
         assert life.wait() != 0
     finish(job, out, Job.fork)

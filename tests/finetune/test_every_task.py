@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -92,6 +91,8 @@ def test_an_interrupted_run_ends_as_one_that_was_not(given, tmp_path, monkeypatc
     monkeypatch.setattr(loop, "step", interrupted)
     codes = [main(given("parts", "--checkpoint-every=3steps")) for _ in range(3)]
     assert codes == [130, 130, 0]
+    # Begun anew each time it would take them all.
+    assert len(calls) < 6 + 6 + 16
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert results_of(parts) == results_of(whole)
     assert (parts / "final/model.safetensors").read_bytes() == (whole / "final/model.safetensors").read_bytes()
@@ -104,8 +105,9 @@ def weights_of(folder):
 
 @pytest.mark.slow
 def test_two_processes_are_one_run(given, encoder, two_processes, tmp_path):
-    assert main(given("one", "--mlm-weight=0.5")) == 0
-    printed = two_processes("finetune.run", given("two", "--mlm-weight=0.5"))
+    options = ("--mlm-weight=0.5", "--seeds=1")
+    assert main(given("one", *options)) == 0
+    printed = two_processes("finetune.run", given("two", *options))
     one, two = (weights_of(tmp_path / name / "final") for name in ("one", "two"))
     before = weights_of(encoder)
     learned = "encoder.layer.1.output.dense.weight"
@@ -119,11 +121,9 @@ def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsy
     assert main(given("run", "--show-text=no")) == 0
     printed = capsys.readouterr()
     assert MARK not in printed.out + printed.err
-    texts = [
-        path for path in (tmp_path / "run").rglob("*") if path.suffix in (".json", ".jsonl", ".md", ".csv", ".txt")
-    ]
-    assert len(texts) > 5 and not [path for path in texts if MARK in path.read_text(encoding="utf-8")]
-    assert main(given("run2")) == 0
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert len(files) > 10 and not [path for path in files if MARK.encode() in path.read_bytes()]
+    assert main(given("run2", "--seeds=1", "--budget=2steps", "--evaluations=1")) == 0
     shown = capsys.readouterr().out + "".join(
         path.read_text(encoding="utf-8") for path in (tmp_path / "run2").rglob("*.md")
     )
@@ -156,15 +156,18 @@ def test_predictions_come_in_the_order_of_the_rows(given, task, write_rows, tmp_
     assert predict([f"--model={model}", texts, f"--out={out}", "--device=cpu"]) == 0
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in found] == list(range(301))
-    assert predict([f"--model={model}", write_rows([rows[200]], "one.jsonl"), f"--out={tmp_path / 'one'}",
-                    "--format=jsonl", "--device=cpu"]) == 0  # fmt: skip
-    alone = json.loads((tmp_path / "one").read_text())
-    assert np.allclose(numbers(alone), numbers({**found[200], "id": None}), atol=1e-5)
+    for number in (7, 200, 300):
+        one = write_rows([rows[number]], "one.jsonl")
+        (tmp_path / "one").unlink(missing_ok=True)
+        assert predict([f"--model={model}", one, f"--out={tmp_path / 'one'}", "--format=jsonl", "--device=cpu"]) == 0
+        alone = json.loads((tmp_path / "one").read_text())
+        assert alone.keys() > rows[number].keys() and is_alike({"id": number, **alone}, found[number])
 
 
-def numbers(value):
-    """All numbers in a row, in their order."""
-    if isinstance(value, dict | list):
-        values = value.values() if isinstance(value, dict) else value
-        return [number for each in values for number in numbers(each)]
-    return [value] if isinstance(value, float) else []
+def is_alike(one, other):
+    """Whether rows are the same but for the last digits of their numbers."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(is_alike, one, other))
+    return one == (pytest.approx(other, abs=1e-5) if isinstance(one, float) else other)

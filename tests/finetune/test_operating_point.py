@@ -14,7 +14,7 @@ rows = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_siz
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(1, 3)), min_size=1, max_size=30))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_rates_are_those_of_scikit_learn(rows):
     positive, given_, weights = (np.array(column) for column in zip(*rows, strict=True))
     found = rates(positive, given_, weights)
@@ -32,7 +32,7 @@ def test_rates_are_those_of_scikit_learn(rows):
 
 
 @given(rows, st.sampled_from(list(OTHER)), st.sampled_from([0.3, 0.5, 0.8, 0.95, 1.0]))
-@settings(max_examples=250)
+@settings(max_examples=100)
 def test_no_threshold_reaches_the_wish_at_less_cost(rows, name, value):
     positive, numbers = (np.array(column) for column in zip(*rows, strict=True))
     numbers = numbers / 8

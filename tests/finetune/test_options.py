@@ -237,6 +237,7 @@ def test_a_folder_of_files_is_one_set_of_texts(encoder, make_rows, tmp_path):
 
 def test_a_time_budget_is_kept_to(given, tmp_path):
     assert main(given(budget="3s", log_every=1)) == 0
+    assert 1 < json.loads((tmp_path / "run" / "seed-1" / "results.json").read_text())["seconds"] < 30
     lines = (tmp_path / "run" / "seed-1" / "metrics.jsonl").read_text().splitlines()
     rates = [row["learning_rate"] for row in map(json.loads, lines) if "validation" not in row]
     falling = rates[rates.index(max(rates)) :]

@@ -188,6 +188,8 @@ def test_an_interrupted_run_ends_as_one_that_was_not(task, other_encoder, given,
 
     monkeypatch.setattr(loop, "step", interrupted)
     assert [main(given(task, model, "parts", *options)) for _ in range(2)] == [130, 0]
+    # Begun anew it would take three more.
+    assert len(calls) < 10
     whole, parts = (tmp_path / name / "final" / "model.safetensors" for name in ("whole", "parts"))
     assert whole.read_bytes() == parts.read_bytes()
 
@@ -235,17 +237,32 @@ def test_ours_and_theirs_stand_in_one_table(encoder, other_encoder, given, tmp_p
     assert {"run", "a-roberta", "run, not pretrained"} <= results["models"].keys()
 
 
-@pytest.mark.parametrize("options", [
-    ["--optimizer=muon"], ["--freeze-encoder"], ["--from-scratch"], ["--precision=bf16"], ["--long-text=windows"],
-    ["--learning-rate=search"], ["--sequence-length=48"],
-])  # fmt: skip
 @pytest.mark.slow
-def test_options_of_training_act(options, other_encoder, given, tmp_path, capsys):
-    assert main(given("texts", other_encoder("roberta"), "run", "--budget=2steps", *options)) == 0
-    final = load_file(tmp_path / "run" / "final" / "model.safetensors")
-    before = load_file(other_encoder("roberta") / "model.safetensors")
+def test_options_of_training_act(other_encoder, given, tmp_path, capsys):
     name = "roberta.encoder.layer.1.output.dense.weight"
-    assert torch.equal(final[name], before[name]) == (options == ["--freeze-encoder"]), capsys.readouterr().err
+
+    def folder(*options):
+        out = " ".join(("run", *options))
+        assert main(given("texts", other_encoder("roberta"), out, "--budget=2steps", *options)) == 0, (
+            capsys.readouterr()
+        )
+        return tmp_path / out
+
+    def matrix(final):
+        return load_file(final / "model.safetensors")[name]
+
+    before, plain = matrix(other_encoder("roberta")), matrix(folder() / "final")
+    assert not torch.equal(plain, before) and torch.equal(matrix(folder("--freeze-encoder") / "final"), before)
+    moved = {}
+    for option in ("--optimizer=muon", "--precision=bf16", "--from-scratch"):
+        found = matrix(folder(option) / "final")
+        assert not torch.equal(found, plain), option
+        moved[option] = (found - before).abs().max()
+    assert moved["--from-scratch"] > 5 * (plain - before).abs().max()
+    facts = json.loads((folder("--long-text=windows", "--sequence-length=16") / "final/finetune.json").read_text())
+    assert (facts["long_text"], facts["sequence_length"]) == ("windows", 16)
+    results = json.loads((folder("--learning-rate=search") / "results.json").read_text())
+    assert len(results["learning_rates_tried"]) > 1
 
 
 @pytest.mark.parametrize(("options", "words"), [

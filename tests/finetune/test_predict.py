@@ -266,8 +266,9 @@ def test_half_a_character_comes_back_as_it_was_spelled(ask, tmp_path):
     (tmp_path / "half.jsonl").write_text('{"text": "heart \\ud83d rate"}\n')
     for given in ([], [f"--out={tmp_path / 'out.jsonl'}"], ["--format=csv"]):
         printed = ask(tmp_path / "half.jsonl", *given).out or (tmp_path / "out.jsonl").read_text()
-        if "csv" not in str(given):
-            assert json.loads(printed)["text"] == "heart \ud83d rate"
+        is_csv = "--format=csv" in given
+        (row,) = csv.DictReader(io.StringIO(printed)) if is_csv else [json.loads(printed)]
+        assert row["text"] == ("heart \\ud83d rate" if is_csv else "heart \ud83d rate")
 
 
 def test_bf16_changes_little(ask, write_rows, make_rows):

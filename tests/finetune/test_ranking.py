@@ -13,7 +13,7 @@ rows = st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 3)), 
 
 
 @given(rows)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_both_are_those_of_scikit_learn(rows):
     numbers, positive, weights = (np.array(column) for column in zip(*rows, strict=True))
     numbers = numbers / 6

@@ -292,7 +292,7 @@ def weights(out):
     return [load_file(out / "final" / name / "model.safetensors") for name in ("", "generator")]
 
 
-def test_it_goes_on_to_the_bit(finished, prepared, tmp_path):
+def test_it_goes_on_to_the_bit(finished, prepared, tmp_path, capsys):
     stopped = shutil.copytree(finished, tmp_path / "stopped")
     shutil.rmtree(stopped / "final")
     (stopped / "results.json").unlink()
@@ -300,6 +300,7 @@ def test_it_goes_on_to_the_bit(finished, prepared, tmp_path):
         if checkpoint.name > "step-00000004":
             shutil.rmtree(checkpoint)
     assert main(arguments(prepared, stopped, dropout=0.1)) == 0
+    assert f"Going on from {stopped}/checkpoints/step-00000004." in capsys.readouterr().out
     for ours, theirs in zip(weights(stopped), weights(finished), strict=True):
         assert ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert (stopped / "results.json").exists()

@@ -128,13 +128,25 @@ def test_a_wrong_argument_is_refused(mistake, tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def short(prepared, out, budget):
+    return [f"--prepared={prepared.folder}", f"--out={out}", "--preset=tiny", "--sequence-length=48",
+            "--batch-size=8", "--device=cpu", "--evaluations=1", f"--budget={budget}"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished_run(prepared, tmp_path_factory):
+    """A short run, to be read alone."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert pretrain(short(prepared, out, "2steps")) == 0
+    return out
+
+
 @pytest.fixture
-def run_folder(prepared, tmp_path):
-    """A finished short run, and the arguments that made it."""
-    given = [f"--prepared={prepared.folder}", f"--out={tmp_path / 'run'}", "--preset=tiny", "--sequence-length=48",
-             "--batch-size=8", "--device=cpu", "--evaluations=1"]  # fmt: skip
-    assert pretrain([*given, "--budget=2steps"]) == 0
-    return tmp_path / "run", [*given, "--budget=4steps"]
+def run_folder(finished_run, prepared, tmp_path, capsys):
+    """A copy of it, and the arguments with which it goes on."""
+    out = shutil.copytree(finished_run, tmp_path / "run")
+    capsys.readouterr()
+    return out, short(prepared, out, "4steps")
 
 
 DAMAGE = {
@@ -254,8 +266,8 @@ def test_a_prepared_folder_of_other_settings_is_not_overwritten(corpus_file, tmp
         (["--file=x.txt"], ["x.txt"]),
     ],
 )
-def test_mistakes_in_filling_masks(given, words, run_folder, capsys):
-    assert fill_mask([f"--model={run_folder[0] / 'final'}", *given]) == 2
+def test_mistakes_in_filling_masks(given, words, finished_run, capsys):
+    assert fill_mask([f"--model={finished_run / 'final'}", *given]) == 2
     assert_one_sentence(capsys.readouterr().err, words)
 
 

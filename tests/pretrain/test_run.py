@@ -113,9 +113,11 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished, pre
     assert main(arguments(prepared, tmp_path / "again")) == 0
     assert rows(tmp_path / "again") == rows(finished)
     assert same_weights(tmp_path / "again", finished)
+    few = {"budget": "4steps", "evaluations": 1}
+    assert main(arguments(prepared, tmp_path / "few", **few)) == 0
     for name, change in (("seed", {"seed": 2}), ("rate", {"learning-rate": 0.001}), ("beta2", {"adam-beta2": 0.9})):
-        assert main(arguments(prepared, tmp_path / name, **change)) == 0
-        assert not same_weights(tmp_path / name, finished)
+        assert main(arguments(prepared, tmp_path / name, **few, **change)) == 0
+        assert not same_weights(tmp_path / name, tmp_path / "few")
 
 
 def test_other_settings_in_a_used_folder_are_refused_with_the_differences(finished, prepared, capsys):
@@ -265,7 +267,7 @@ def test_a_time_budget_is_kept_to_and_spends_it_on_steps(prepared, tmp_path):
     out = tmp_path / "timed"
     assert main(arguments(prepared, out, budget="4s", **{"log-every": 1})) == 0
     results = json.loads((out / "results.json").read_text())
-    assert results["steps"] > 1
+    assert results["steps"] > 1 and 2 < results["seconds"] < 30
     rates = [row["learning_rate"] for row in rows(out) if "validation" not in row]
     falling = rates[rates.index(max(rates)) :]
     assert falling == sorted(falling, reverse=True)
@@ -295,11 +297,10 @@ def test_epochs_and_tokens_are_counted(prepared, tmp_path, budget):
         assert 10_000 <= results["tokens"] < 10_000 + 8 * 48
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "warmup-stable-decay"])
-def test_other_choices_run(prepared, tmp_path, schedule):
+def test_other_choices_run(prepared, tmp_path):
     out = tmp_path / "run"
     options = {"objective": "mlm", "masking": "whole-word", "optimizer": "adamw", "precision": "fp32", "dropout": 0.1}
-    assert main(arguments(prepared, out, budget="4steps", schedule=schedule, **options)) == 0
+    assert main(arguments(prepared, out, budget="4steps", schedule="cosine", **options)) == 0
     assert json.loads((out / "results.json").read_text())["validation"]["nsp_accuracy"] is None
 
 
@@ -374,15 +375,6 @@ def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeyp
     assert main([*given[:-2], "--budget=8steps", given[-1]]) == 0
     assert Corpus(["."]).introduction()[0].startswith("Left out: runs/all/ (a run or a model)")
     assert json.loads(Path("runs/all/results.json").read_text())["prepared"] == first
-
-
-@pytest.mark.slow
-def test_a_dry_run_of_the_built_in_corpus(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["--dry-run", "--preset=tiny", "--device=cpu", "--workers=1", "--vocab-size=1024"]) == 0
-    printed = capsys.readouterr().out
-    assert "at least" in printed and "4m" in printed
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, capsys, monkeypatch):

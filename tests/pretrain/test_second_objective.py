@@ -104,9 +104,10 @@ def test_it_is_said_drawn_and_written_on_the_card(run, tmp_path, capsys):
     assert "masked words (MLM) and the longer of two segments" in card and "| accuracy of lengths |" in card
 
 
-def test_it_goes_on_to_the_bit(finished, run, stopped_at):
+def test_it_goes_on_to_the_bit(finished, run, stopped_at, capsys):
     stopped = stopped_at(finished, 8)
     run(stopped)
+    assert f"Going on from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

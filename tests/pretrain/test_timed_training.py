@@ -1,6 +1,7 @@
 """The trainings that the benchmark of learning compares are those of the product."""
 
 import importlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def test_a_timed_training_learns_and_is_judged(prepared, monkeypatch):
     timed = importlib.import_module("timed_training")
     terms = timed.Terms(budget="2s", device="cpu", sequence_length=48, points=2, examples_a_point=8, examples=16)
     row = timed.ours(replace(terms.settings(prepared.folder), preset="tiny"), terms)
-    assert row["steps"] > 0 and 0 < row["mlm_loss"] < 20
+    assert row["steps"] > 0 and 0 < row["mlm_loss"] < math.log(prepared.tokenizer.vocab_size)
 
 
 @pytest.mark.parametrize(("budget", "may_change"), [("1s", True), ("2steps", False)])
@@ -37,7 +38,7 @@ def test_a_run_computes_with_the_threads_that_its_budget_allows(prepared, tmp_pa
     before, out = torch.get_num_threads(), tmp_path / "run"
     examples = ExampleSettings(sequence_length=48)
     settings = PretrainSettings(prepared=str(prepared.folder), budget=budget, preset="tiny", device="cpu", threads=2,
-                                evaluations=1, examples=examples)  # fmt: skip
+                                evaluations=1, batch_size=8, examples=examples)  # fmt: skip
     torch.set_num_threads(2)
     try:
         pretraining = Watched(resolved(settings, out), out, World(), Interruption())
