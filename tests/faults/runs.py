@@ -137,12 +137,12 @@ class Seen:
 
     def writing(self) -> Path | None:
         """The hidden folder of a checkpoint that is being written."""
-        return next((self._current[0] / "checkpoints").glob(".step-????????.tmp"), None)
+        return next(iter(_matches(self._current[0] / "checkpoints", ".step-????????.tmp")), None)
 
     def newest(self) -> int:
         """The step of the newest whole checkpoint, over all."""
         folder, before = self._current
-        names = [path.name for path in (folder / "checkpoints").glob("step-????????")]
+        names = [path.name for path in _matches(folder / "checkpoints", "step-????????")]
         return before + int(max(names, default="step-0").removeprefix("step-"))
 
     def writing_final(self) -> bool:
@@ -150,6 +150,14 @@ class Seen:
         return (self.out / ".final.tmp").exists() or (self.out / "final").exists() != (
             self.out / "results.json"
         ).exists()
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    """Of a folder that the run may remove at any moment."""
+    try:
+        return list(folder.glob(pattern))
+    except FileNotFoundError:
+        return []
 
 
 def rows_of(out: Path) -> list[dict]:
