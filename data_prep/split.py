@@ -131,10 +131,7 @@ def split_documents(
     Raises:
         PrepError: all documents are of one group.
     """
-    rules = rules or SplitRules()
-    if rules.is_sample and _is_one_group(records, rules):
-        records, rules = records.copy(), replace(rules, group_by="document")
-        records["order"], records["grouped"] = keys(0, "ungrouped", 0, np.arange(len(records))), False
+    records, rules = _without_a_single_group(records, rules or SplitRules())
     role = np.where(find_duplicates(records), DUPLICATE, TRAIN).astype(np.uint8)
     pairs = _near_duplicates(records, role, None if rules.near_duplicates == "keep" else signatures)
     num_near = len(np.unique(pairs))
@@ -173,9 +170,15 @@ def split_documents(
     return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted)
 
 
-def _is_one_group(records: np.ndarray, rules: SplitRules) -> bool:
+def _without_a_single_group(records: np.ndarray, rules: SplitRules) -> tuple[np.ndarray, SplitRules]:
+    """A sample of one group as though it had none; everything else as it is."""
     by_file = rules.group_by == "file" and len(np.unique(records["file"])) == 1
-    return by_file or bool(records["grouped"].all() and len(np.unique(records["order"])) == 1)
+    by_column = records["grouped"].all() and len(np.unique(records["order"])) == 1
+    if not (rules.is_sample and (by_file or by_column)):
+        return records, rules
+    records = records.copy()
+    records["order"], records["grouped"] = keys(0, "ungrouped", 0, np.arange(len(records))), False
+    return records, replace(rules, group_by="document")
 
 
 def _first_in_order(records, order, keep, sizes) -> np.ndarray:

@@ -91,7 +91,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(given, tmp_path, monkeypatc
     monkeypatch.setattr(loop, "step", interrupted)
     codes = [main(given("parts", "--checkpoint-every=3steps")) for _ in range(3)]
     assert codes == [130, 130, 0]
-    # Begun anew each time it would take them all.
+    # Had it started over each time, it would have done more.
     assert len(calls) < 6 + 6 + 16
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert results_of(parts) == results_of(whole)

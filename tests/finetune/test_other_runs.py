@@ -188,7 +188,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(task, other_encoder, given,
 
     monkeypatch.setattr(loop, "step", interrupted)
     assert [main(given(task, model, "parts", *options)) for _ in range(2)] == [130, 0]
-    # Begun anew it would take three more.
+    # Had it started over, it would have done 10 steps.
     assert len(calls) < 10
     whole, parts = (tmp_path / name / "final" / "model.safetensors" for name in ("whole", "parts"))
     assert whole.read_bytes() == parts.read_bytes()

@@ -406,7 +406,7 @@ def test_a_restart_is_exact_with_dropout_and_groups(encoder, tmp_path, monkeypat
     again = [word.replace(str(tmp_path / TEXTS), str(tmp_path / "again")) if word.startswith("--out") else word
              for word in given]  # fmt: skip
     assert [main([*again, "--checkpoint-every=2steps"]) for _ in range(2)] == [130, 0]
-    # Begun anew it would take three more.
+    # Had it started over, it would have done 10 steps.
     assert len(calls) < 10
     whole, parts = (Path(tmp_path, name, "final", "model.safetensors").read_bytes() for name in (TEXTS, "again"))
     assert whole == parts
