@@ -1,11 +1,11 @@
 """Cross-validation: every row is a test text once, of models that never saw it, nor any of its group."""
 
-import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
 from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
 from .finetuning import run_seeds
 from .metrics import spread
+from .output import to_json
 from .report import baselines_table, parts_of_folds_table, scores_table
 from .resolve import MAY_DIFFER, out_folder, resolve, with_task
 from .results import kept_seed
@@ -127,23 +128,38 @@ def _stratified(strata: np.ndarray, units: np.ndarray, number: int) -> Iterator[
         yield from (test for _, test in made.split(strata, strata, units))
 
 
-def write_doubtful(out: Path, settings: FinetuneSettings, found: Sequence[dict], datasets: Sequence[Dataset]) -> None:
-    """doubtful.jsonl: a tenth of the rows, 100 at most, whose label is the least probable by the models that did not
-    learn from it, those first: most of the wrong labels are among them (Northcutt et al. 2021)."""
-    rows: list[tuple[float, dict]] = []
+def write_rows(out: Path, settings: FinetuneSettings, found: Sequence[dict], datasets: Sequence[Dataset]) -> None:
+    """out_of_fold.jsonl: for each test row the answer of a model that did not learn from it, the kept seed of its fold.
+
+    doubtful.jsonl: a tenth of these rows, 100 at most, whose label is the least probable, those first: most of the
+    wrong labels are among them (Northcutt et al. 2021).
+    """
+    shows_text = settings.show_text == "yes"
+    rows: list[tuple[dict, Example]] = []
     for number, (results, dataset) in enumerate(zip(found, datasets, strict=True), 1):
         task, outputs = kept_seed(out / f"fold-{number}", results, dataset.task, "test")
         targets = task.of_texts(task.targets(dataset.test), dataset.test)
         for example, target, output in zip(dataset.test, targets, task.of_texts(outputs, dataset.test), strict=True):
-            row = {"place": example.place, "doubt": round(task.doubt(target, output), 6), "label": example.label}
-            if settings.show_text == "yes":
-                pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-                choices = {} if example.choices is None else {"choices": example.choices}
-                row |= {"text": example.text, **pair, **choices, **task.prediction(output, example)}
-            rows.append((-row["doubt"], row))
-    rows.sort(key=lambda pair: pair[0])
+            row = {"place": example.place, "fold": number}
+            if shows_text and example.group is not None:
+                row["group"] = example.group
+            row |= {"label": example.label, "doubt": round(task.doubt(target, output), 6)}
+            if shows_text or not task.prediction_holds_text:
+                row |= task.prediction(output, example)
+            rows.append((row, example))
+    _write_lines(out / "out_of_fold.jsonl", (row for row, _ in rows))
+    rows.sort(key=lambda pair: -pair[0]["doubt"])
     most = rows[: min(_DOUBTFUL, -(-len(rows) // 10))]
-    write_text(out / "doubtful.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for _, row in most))
+    _write_lines(out / "doubtful.jsonl", (row | (_texts(example) if shows_text else {}) for row, example in most))
+
+
+def _texts(example: Example) -> dict[str, Any]:
+    found = {"text": example.text, "text_pair": example.text_pair, "choices": example.choices}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _write_lines(path: Path, rows: Iterable[dict]) -> None:
+    write_text(path, "".join(to_json(row) + "\n" for row in rows))
 
 
 def write_results(
@@ -161,14 +177,15 @@ def write_results(
         },
         "by": parts_over_folds([fold["by"]["test"] for fold in found]) if datasets[0].columns.part else {},
     }
-    write_doubtful(out, settings, found, datasets)
+    write_rows(out, settings, found, datasets)
     write_json(out / "results.json", results)
     say(f"\n{scores_table(task.shown, None, results['test'], what=f'{len(found)} folds')}")
     if results["by"]:
         say(f"\n{parts_of_folds_table(task.shown, results['by'], f'test, by {datasets[0].columns.part}')}")
     if results["baselines"]:
         say(f"\n{baselines_table(task.shown, results['baselines'], 'test', f'{task.baselines_are}, test')}")
-    say(f"\nThe rows whose label is the most doubtful are in {out / 'doubtful.jsonl'}. Each fold's model is in "
+    say(f"\nThe answer to each row, of a model that did not learn from it, is in {out / 'out_of_fold.jsonl'}, and the "
+        f"rows whose label is the most doubtful are in {out / 'doubtful.jsonl'}. Each fold's model is in "
         f"{out}/fold-N/final; without --folds all rows train the one to keep.")  # fmt: skip
 
 

@@ -113,6 +113,8 @@ class Task(Labels):
     """The scores that tables show, the most important first: title -> name."""
     metrics: tuple[str, ...]
     """The names of all scores. One of them is "loss"."""
+    prediction_holds_text = False
+    """Whether a prediction repeats something of the text."""
     has_classes = False
     """Whether `--class-weights`, `--positive`, `--operating-point` and `--calibrate` act."""
     takes_teacher = False

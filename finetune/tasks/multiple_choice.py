@@ -64,6 +64,7 @@ class MultipleChoice(Task):
         ("premise", "question"),
     )  # fmt: skip
     asked_row, takes_windows = '{"question": "...", "choices": ["...", "..."]}', False
+    prediction_holds_text = True
     shown = {"accuracy": "accuracy", "mean reciprocal rank": "mrr", "loss": "loss"}
     metrics = ("accuracy", "mrr", "loss")
     default_metric = "accuracy"

@@ -59,7 +59,7 @@ class QuestionAnswering(Task):
     label_columns = ("answers",)
     pair_columns = (("question", "context"), ("question", "passage"), ("question", "paragraph"), ("query", "context"))
     needs_pairs = True
-    long_text, reads_everything = "windows", True
+    long_text, reads_everything, prediction_holds_text = "windows", True, True
     forms = {"squad": Form("{", ",\n", "}\n")}
     default_metric = "f1"
     num_outputs = 2

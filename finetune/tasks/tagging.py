@@ -69,7 +69,7 @@ class Tagging(Task):
     label_columns = ("tags", "ner_tags", "pos_tags", "label", "labels", "entities", "spans")
     text_columns = ("tokens", "words", *TEXT_COLUMNS)
     takes_pairs, takes_teacher = False, True
-    long_text, reads_everything = "windows", True
+    long_text, reads_everything, prediction_holds_text = "windows", True, True
     shown = {
         "entity F1": "f1", "precision": "precision", "recall": "recall", "strict F1": "strict_f1",
         "word accuracy": "accuracy",

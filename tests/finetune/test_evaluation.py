@@ -442,7 +442,21 @@ def test_folds_give_mean_and_spread_and_go_on(encoder, files, tmp_path, one_thre
         accuracies = [fold["by"]["test"][site]["scores"]["accuracy"] for fold in each if site in fold["by"]["test"]]
         assert part["scores"]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
     assert sum(part["texts"] for part in results["by"].values()) == 160
-    assert len(open(out / "doubtful.jsonl").readlines()) == 16
+    rows, doubtful = (
+        [json.loads(line) for line in open(out / f"{name}.jsonl")] for name in ("out_of_fold", "doubtful")
+    )
+    numbers = [int(row["place"].rpartition(":")[2]) for row in rows]
+    assert sorted(numbers) == list(range(1, 161))
+    assert [row["doubt"] for row in doubtful] == sorted((row["doubt"] for row in rows), reverse=True)[:16]
+    texts = [row["text"] for row in map(json.loads, open(files["train"]))]
+    for number, fold in enumerate(each, 1):
+        own = [row for row in rows if row["fold"] == number]
+        asked = [texts[n - 1] for n, row in zip(numbers, rows, strict=True) if row["fold"] == number]
+        answers = Predictor(out / f"fold-{number}" / "final").predict(asked)
+        assert [row["predicted_label"] for row in own] == [answer["predicted_label"] for answer in answers]
+        right = np.mean([row["predicted_label"] == row["label"] for row in own])
+        assert right == pytest.approx(fold["test"]["accuracy"]["mean"]) and len(own) == fold["rows"]["test"]
+        assert not {row["group"] for row in own} & {row["group"] for row in rows if row["fold"] != number}
     # One whose file of outputs is damaged is trained again, as the message says.
     (out / "results.json").unlink()
     (out / "fold-1" / "seed-1" / "probabilities.npz").write_bytes(b"")

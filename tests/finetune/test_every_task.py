@@ -130,6 +130,23 @@ def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsy
     assert MARK in shown, "nothing is ever shown: the test above proves nothing"
 
 
+def test_folds_answer_each_row_and_keep_no_text_where_that_is_asked_for(given, task, tmp_path):
+    def folds(name, *options):
+        words = given(name, "--folds=2", "--seeds=1", "--budget=2steps", "--evaluations=1", *options)
+        assert main([word for word in words if not word.startswith("--test=")]) == 0
+        return [json.loads(line) for line in (tmp_path / name / "out_of_fold.jsonl").read_text().splitlines()]
+
+    private, open_ = folds("private", "--show-text=no"), folds("open")
+    files = [path for path in (tmp_path / "private").rglob("*") if path.is_file()]
+    assert not [path for path in files if MARK.encode() in path.read_bytes()]
+    answers = set(open_[0]) - {"place", "fold", "label", "doubt"}
+    assert answers and len({row["place"] for row in open_}) == 60
+    has_text = any(MARK in json.dumps([row[name] for name in answers]) for row in open_)
+    kept = {"place", "fold", "label", "doubt"} | (set() if has_text else answers)
+    assert private == [{name: value for name, value in row.items() if name in kept} for row in open_]
+    assert MARK in (tmp_path / "open" / "doubtful.jsonl").read_text()
+
+
 def test_a_row_without_a_label_is_named_or_left_out(given, task, write_rows, capsys):
     rows = rows_of(task, 60)
     del rows[17][LABELS.get(task, "label")]

@@ -593,6 +593,7 @@ def test_folds_hold_a_group_together_and_name_doubtful_rows(encoder, files, tmp_
     row = doubtful[0]
     assert row["doubt"] == pytest.approx(1 - row["probabilities"][row["label"]], abs=1e-5)
     assert row["choices"][row["predicted_choice"]] == row["predicted_text"]
+    assert len(rows_of(tmp_path / "run" / "out_of_fold.jsonl")) == 160 and row["group"]
 
 
 @pytest.mark.slow
