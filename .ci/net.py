@@ -1,9 +1,9 @@
-"""The net under a rebuild: what all stages write, as digests, to be compared with those of another commit.
+"""A regression check for refactorings: what all stages write, as digests, to compare with those of another commit.
 
     python .ci/net.py before.json                          # at the commit to compare with
     python .ci/net.py after.json --against before.json     # after each move; exit code 1 where a file differs
 
-Three corpora are prepared, each in a way of its own, pretrained on for 40 steps (float32 on one thread, and bf16 where
+Four corpora are prepared, each in a way of its own, pretrained on for 40 steps (float32 on one thread, and bf16 where
 the machine has it), continued, fine-tuned with windows and with pairs, and predicted with. Every file that a stage
 writes is compared: weights, tables, vocabularies and pictures by their bytes, JSON without times and machines. What
 people read (the screen, logs, reports in Markdown, model cards) is compared too, without its numbers, but a difference

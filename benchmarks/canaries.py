@@ -2,7 +2,8 @@
 
     python benchmarks/canaries.py --corpus articles.txt.gz [--megabytes 1] [--budgets 2m,10m] [--min-documents 1,5]
 
-Of the corpus (a document a block, a sentence a line) the first documents are taken. Each canary is a made-up first and
+Of the corpus (a document a block, a sentence a line) the first documents are taken, and the held-out text from what
+stands behind them, so that every planted name is trained on. Each canary is a made-up first and
 last name in a sentence of one of them; one of ten times stands in ten different sentences of one document, as the name
 of a patient does. A model is trained on them for each budget, with a vocabulary for each `--min-documents`, and asked
 for the name in the first of its sentences (`python -m pretrain.exposure`). Names that stand nowhere in the text show
@@ -27,7 +28,10 @@ from data_prep import prepare
 from data_prep.errors import UserError
 from pretrain.exposure import UNKNOWN, Exposure, Found, Marked
 
+SOURCES = ("data_prep", "model", "pretrain", "benchmarks/canaries.py", "benchmarks/beginning.py")
 CONTROLS = 300
+# Of the text that is trained on.
+HELD_OUT_SHARE = 0.2
 TIMES = {"never": 0, "once": 1, "ten times": 10}
 SENTENCES = (
     "{} was admitted with chest pain and a long history of asthma .",
@@ -55,7 +59,7 @@ COLUMNS = {
 
 
 def main() -> int:
-    made = parser(__doc__.format(controls=CONTROLS), minutes=60)
+    made = parser(__doc__.format(controls=CONTROLS), minutes=None)
     made.add_argument(
         "--corpus", type=Path, required=True, help="text, a document a block between blank lines, .gz or not"
     )
@@ -67,9 +71,7 @@ def main() -> int:
     given = made.parse_args()
     budgets = ["5steps"] if given.quick else given.budgets.split(",")
     facts = {name: str(getattr(given, name)) for name in ("corpus", "megabytes", "preset", "canaries", "quick")}
-    table = Table(
-        given.results / "canaries.jsonl", facts | {"machine": machine(), "code": code("data_prep", "pretrain")}
-    )
+    table = Table(given.results / "canaries.jsonl", facts | {"machine": machine(), "code": code(*SOURCES)})
     try:
         for least in map(int, given.min_documents.split(",")):
             with tempfile.TemporaryDirectory(prefix="canaries-") as folder:
@@ -87,11 +89,11 @@ def measure_all(given, table: Table, budgets: list[str], least: int, folder: Pat
     if all(name in table.rows for of_budget in names.values() for name in of_budget):
         return
     canaries, controls = made_up(given.canaries)
-    text = folder / "planted.txt"
-    text.write_text(planted(documents(given.corpus, given.megabytes), canaries), encoding="utf-8")
+    text, held_out = write_texts(given.corpus, given.megabytes, canaries, folder)
     prepared = prepare(
-        corpus=text, out=folder / "prepared", min_documents=least, line="sentence", document="blank-line"
-    )
+        corpus=text, validation_corpus=held_out, out=folder / "prepared", min_documents=least, line="sentence",
+        document="blank-line",
+    )  # fmt: skip
     for budget in budgets:
         run = folder / budget
         if all(name in table.rows for name in names[budget]):
@@ -112,6 +114,17 @@ def made_up(count: int) -> tuple[dict[str, list[str]], list[str]]:
     return {times: [rest.pop() for _ in range(count)] for times in TIMES}, rest
 
 
+def write_texts(corpus: Path, megabytes: float, canaries: dict[str, list[str]], folder: Path) -> tuple[Path, Path]:
+    """The text with the canaries, all of which is trained on, and the held-out one without them."""
+    texts, trained = documents(corpus, (1 + HELD_OUT_SHARE) * megabytes), documents(corpus, megabytes)
+    if len(texts) == len(trained):
+        raise UserError(f"{corpus} has no text behind its first {megabytes:g} MB: give fewer --megabytes")
+    text, held_out = folder / "planted.txt", folder / "held_out.txt"
+    text.write_text(planted(trained, canaries), encoding="utf-8")
+    held_out.write_text(joined(texts[len(trained) :]), encoding="utf-8")
+    return text, held_out
+
+
 def planted(texts: list[list[str]], canaries: dict[str, list[str]]) -> str:
     """The documents with the sentences of the canaries at random places, those of a name in one document."""
     rng = random.Random(1)
@@ -120,6 +133,11 @@ def planted(texts: list[list[str]], canaries: dict[str, list[str]]) -> str:
             lines = rng.choice(texts)
             for sentence in sentences_of(name, number)[: TIMES[times]]:
                 lines.insert(rng.randrange(1, len(lines) + 1), sentence)
+    return joined(texts)
+
+
+def joined(texts: list[list[str]]) -> str:
+    """Documents as one text, a blank line between them."""
     return "\n\n".join("\n".join(lines) for lines in texts) + "\n"
 
 

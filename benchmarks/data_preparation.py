@@ -76,8 +76,11 @@ def main() -> int:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-        facts = {"machine": machine(), "bytes": text.size, "copies": given.copies, "tokenizer": tokenizer.digest()}
-        table = Table(given.results / "data_preparation.jsonl", facts | {"code": code("data_prep")})
+        facts = {"machine": machine(), "bytes": text.size, "copies": given.copies, "tokenizer": tokenizer.digest(),
+                 "quick": given.quick}  # fmt: skip
+        own = [f"benchmarks/{name}.py" for name in ("data_preparation", "original_algorithm", "process_tree")]
+        sources = code("data_prep", *own, packages=("tokenizers",))
+        table = Table(given.results / "data_preparation.jsonl", facts | {"code": sources})
         measure(table, text, tokenizer, given.tokenizer, minutes)
     print(f"{text.size / MB:,.1f} MB of text, vocabulary {tokenizer.vocab_size:,}; {machine()}\n")
     print(table.markdown({"": "", "rate": "MB/s", "spread": "lowest - highest", "rounds": "rounds",
@@ -160,7 +163,7 @@ def summary(found: list[dict]) -> dict:
 
 
 def peer(name: str, text: Text, tokenizer) -> Callable[[], dict]:
-    """A function of `tokenizers` as a side, fed as it likes best."""
+    """A function of `tokenizers` as a side, with its fastest batches."""
     from data_prep.vocabulary.wordpiece import build_tokenizer
 
     bare = build_tokenizer(tokenizer.vocabulary, tokenizer.lowercase, tokenizer.strip_accents, tokenizer.split_chinese)

@@ -3,7 +3,8 @@
     python benchmarks/embedding.py --model FOLDER --texts sentences.jsonl
 
 Both sides pool the mean of the last layer of one folder, which `finetune.embed --save-model` writes, on as many
-threads. They take turns in one process, round by round; the ratio is that of the medians. sentence-transformers has the
+threads. They take turns in one process, round by round, whose memory is arranged as in ours; the ratio is that of the
+medians. sentence-transformers has the
 batch size that is fastest in a try, and sorts by length itself. Their vectors are compared before anything is timed.
 Then the whole file is embedded by a process of each side, whose peak memory is measured.
 """
@@ -20,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from process_tree import measured
-from table import machine
+from table import machine, run
 
 BATCHES = (16, 32, 64, 128)
 LEAST_ROUNDS = 3
@@ -30,11 +31,12 @@ EXACT = 1e-5
 THEIRS = """
 import sys
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
-sys.path.insert(0, sys.argv[5])
-from embedding import texts_of
+torch.set_num_threads(int(sys.argv[5]))
 model = SentenceTransformer(sys.argv[1], device="cpu")
-np.save(sys.argv[3], model.encode(texts_of(sys.argv[2]), batch_size=int(sys.argv[4])))
+texts = open(sys.argv[2], encoding="utf-8").read().splitlines()
+np.save(sys.argv[3], model.encode(texts, batch_size=int(sys.argv[4])))
 """
 
 
@@ -124,18 +126,24 @@ def time_of(call: Callable[[], object]) -> float:
 
 def peaks(saved: Path, every: list[str], batch_size: int, folder: Path) -> None:
     """Print wall time and peak memory of a process of each side for all texts."""
+    import torch
+
+    import finetune
+
     lines = folder / "texts.txt"
     lines.write_text("".join(" ".join(text.split()) + "\n" for text in every), encoding="utf-8")
     commands = {
         "ours": ["-m", "finetune.embed", str(lines), f"--model={saved}", f"--out={folder}/ours.npy", "--device=cpu"],
         "sentence-transformers": ["-c", THEIRS, str(saved), str(lines), f"{folder}/theirs.npy", str(batch_size),
-                                  str(Path(__file__).parent)],
+                                  str(torch.get_num_threads())],
     }  # fmt: skip
+    root = str(Path(finetune.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
     for name, command in commands.items():
-        seconds, peak = measured([sys.executable, *command], os.environ)
+        seconds, peak = measured([sys.executable, *command], environment)
         memory = "unknown" if peak is None else f"{peak / 1e9:.2f} GB"
         print(f"{name:<24}{len(every):,} texts in {seconds:.0f} s, start included, peak memory {memory}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from table import run
 
 from data_prep.examples.full_sentences import FullShardExamples
 from data_prep.examples.packing import ShardExamples
@@ -34,4 +35,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,7 +1,7 @@
 """Sentences a second in fine-tuning and prediction, beside the Trainer and the pipeline of transformers: of a class for
 each text, of a tag for each word, or of an answer to each question.
 
-    pip install 'transformers[torch]'
+    pip install 'transformers[torch]>=5'
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.jsonl --validation validation.jsonl \\
         --test test.jsonl
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.conll --validation validation.conll \\
@@ -31,6 +31,7 @@ Each measurement is a process of its own; the sides take turns: one seed after t
 then rounds of prediction. Medians.
 """
 
+import hashlib
 import json
 import os
 import statistics
@@ -45,6 +46,7 @@ from pathlib import Path
 from table import Table, code, machine, parser
 
 SIDES = ("ours", "transformers")
+KINDS = ("classification", "tagging", "question-answering")
 SHARED = ("model", "sequence_length", "batch_size", "learning_rate", "weight_decay", "warmup", "clip_norm", "dropout",
           "precision", "device", "micro_batch_tokens", "long_text")  # fmt: skip
 PREDICTED, TRY_ROWS = 3000, 960
@@ -90,7 +92,7 @@ def main() -> int:
     made.add_argument("--seeds", type=int, default=3, help="the most seeds, as time allows (default: 3)")
     given = made.parse_args()
     if not (find_spec("transformers") and find_spec("accelerate")):
-        print("error: the peer is not installed: pip install 'transformers[torch]'", file=sys.stderr)
+        print("error: the peer is not installed: pip install 'transformers[torch]>=5'", file=sys.stderr)
         return 2
     from data_prep.errors import UserError
 
@@ -101,7 +103,9 @@ def main() -> int:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-        table = Table(given.results / "fine_tuning.jsonl", facts | {"code": code("model", "pretrain", "finetune")})
+        sides = (f"benchmarks/{name}.py" for name in ("fine_tuning_sides", "one_step", "transformers_classifier"))
+        sources = code("data_prep", "model", "pretrain", "finetune", *sides, packages=("torch", "transformers"))
+        table = Table(given.results / "fine_tuning.jsonl", facts | {"code": sources})
         fine_tuning(table, plan, 1 if given.quick else given.seeds, given.minutes * 60)
         if plan.of_classes:
             prediction(table, plan, rounds=1 if given.quick else 3)
@@ -121,7 +125,7 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     from finetune.dataset import read_dataset
     from finetune.finetuning import prepare
     from finetune.resolve import resolve, with_task
-    from finetune.settings import FinetuneSettings
+    from finetune.settings import FinetuneError, FinetuneSettings
 
     settings = resolve(
         FinetuneSettings(
@@ -130,6 +134,8 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
         )
     )  # fmt: skip
     dataset = read_dataset(settings)
+    if dataset.task.name not in KINDS:
+        raise FinetuneError(f"{given.train} is for {dataset.task.name}: give rows of {', '.join(KINDS)}")
     settings = with_task(settings, dataset.task)
     digest = prepare(settings, dataset).digest
     rows: dict = {
@@ -147,7 +153,8 @@ def prepared(given, folder: Path) -> tuple[Plan, dict]:
     path.write_text(json.dumps(rows), encoding="utf-8")
     epochs = 1 if given.quick else given.epochs
     shared = {name: getattr(settings, name) for name in SHARED} | {"epochs": epochs, "labels": rows["labels"]}
-    classifier = (given.results / f"fine_tuned-{digest}{'-quick' if given.quick else ''}").absolute()
+    trained = hashlib.blake2b(json.dumps([digest, shared, given.quick]).encode(), digest_size=8).hexdigest()
+    classifier = (given.results / f"fine_tuned-{trained}").absolute()
     job = {"settings": shared, "rows": str(path), "classifier": str(classifier), "memory": "ours", "save": None,
            "kind": rows["task"],
            "try_rows": QUICK["try"] if given.quick else TRY_ROWS, "seed": 1}  # fmt: skip
@@ -196,15 +203,19 @@ def check_same_ids(settings, rows: dict) -> None:
 def run_job(plan: Plan, side: str, task: str, **more) -> dict | list:
     """Have a process do a job; what it found."""
     import finetune
+    from pretrain.engine.device import default_threads
 
     root = str(Path(finetune.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": str(default_threads()),
+    }
     job = plan.job | {"side": side, "task": task, "precisions": plan.precisions} | more
     command = [sys.executable, str(Path(__file__).with_name("fine_tuning_sides.py")), json.dumps(job)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         print(done.stderr[-2000:], file=sys.stderr)
-        raise SystemExit(f"{task} of {side} failed: see its words above")
+        raise SystemExit(f"{task} of {side} failed: see its output above")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -70,7 +70,7 @@ def trained(cell: Cell, seed: int, given) -> dict:
     run, "learned_nothing", "learning_rate", "seconds"}."""
     from finetune.dataset import read_dataset
     from finetune.finetuning import prepare
-    from finetune.resolve import resolve, with_budget
+    from finetune.resolve import resolve, with_budget, with_task
     from finetune.settings import FinetuneSettings
     from finetune.training import SeedTraining
     from pretrain.engine.distributed import World
@@ -85,7 +85,7 @@ def trained(cell: Cell, seed: int, given) -> dict:
     )
     with redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder, Interruption() as interruption:
         dataset = read_dataset(settings)
-        settings = with_budget(resolve(settings), len(dataset.train))
+        settings = with_task(with_budget(resolve(settings), len(dataset.train)), dataset.task)
         material = prepare(settings, dataset)
         training = SeedTraining(settings, seed, Path(folder) / "seed", material, World(), interruption, most_restarts=0)
         found = training.results()
@@ -121,13 +121,13 @@ def markdown(table: Table, cells: list[Cell], seeds: int) -> str:
 
 def kept_of(rows: list[dict]) -> list[float]:
     """The test accuracy of the seed that each whole run keeps, of runs of as many seeds as the set gets."""
-    from finetune.settings import FinetuneSettings
     from finetune.tasks.classification import Classification
     from finetune.training import best_of
 
     size, texts = rows[0]["seeds"], rows[0]["validation_texts"]
     runs = [rows[first : first + size] for first in range(0, len(rows) - size + 1, size)]
-    return [best_of(Classification(), run, FinetuneSettings.metric, texts)["test"] for run in runs]
+    task = Classification()
+    return [best_of(task, run, task.default_metric, texts)["test"] for run in runs]
 
 
 if __name__ == "__main__":

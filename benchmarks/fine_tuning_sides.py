@@ -33,6 +33,7 @@ def train(job: dict) -> dict:
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.checkpoint import save_model_folder
     from pretrain.engine.distributed import World
+    from pretrain.engine.folder import whole_folder
     from pretrain.engine.step import Learner
 
     settings, rows = settings_of(job), json.loads(Path(job["rows"]).read_text(encoding="utf-8"))
@@ -48,9 +49,9 @@ def train(job: dict) -> dict:
         steps.take()
     seconds = time.perf_counter() - began
     if job["save"]:
-        Path(job["save"]).mkdir(parents=True)
-        save_model_folder(model, tokenizer, Path(job["save"]), model_max_length=settings.sequence_length)
-        Facts(tuple(rows["columns"]), settings.sequence_length, settings.long_text).write(Path(job["save"]))
+        with whole_folder(Path(job["save"]), model.num_bytes) as folder:
+            save_model_folder(model, tokenizer, folder, model_max_length=settings.sequence_length)
+            Facts(tuple(rows["columns"]), settings.sequence_length, settings.long_text, task.name).write(folder)
     answers = {}
     for part in ("validation", "test"):
         found = outputs(task, model, BatchMaker(encoded[part], tokenizer, 2048), learner.precision, World())

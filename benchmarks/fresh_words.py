@@ -5,7 +5,7 @@
 Takes two minutes for 100 MB beside other work on two cores, and 1.7 times the room of the text on the disk.
 
 The text is made up, the same every time: words by the law of Zipf and Mandelbrot (exponent 1.4, the first word makes
-7 %), without a last one, spelled in syllables, the rarer the longer; sentences of 6 to 30 words; documents of 400 words
+7 %), without a last one, spelled in syllables, the rarer the longer; sentences of 6 to 29 words; documents of 400 words
 in the median, log-normal. A shorter text is the beginning of a longer one. No part of it is a copy of another, so
 everything that keeps words, lines or documents grows as it would with real text.
 
@@ -40,7 +40,7 @@ def main() -> int:
                       f"(default: {DEFAULT_FOLDER})")  # fmt: skip
     given = made.parse_args()
     given.results.mkdir(parents=True, exist_ok=True)
-    facts = {"machine": machine(), "code": code("data_prep", "benchmarks/fresh_words.py")}
+    facts = {"machine": machine(), "code": code("data_prep", "benchmarks/fresh_words.py", "benchmarks/process_tree.py")}
     table = Table(given.results / "fresh_words.jsonl", facts)
     for megabytes in given.megabytes:
         with tempfile.TemporaryDirectory(dir=given.results) as folder:
@@ -66,7 +66,7 @@ def prepared(folder: Path, megabytes: int) -> dict:
         "words": round(different / 1e6, 2),
         "seconds": round(seconds, 1),
         "rate": round(size / MB / seconds, 2),
-        "memory": round((memory or 0) / 1e9, 3),
+        "memory": "" if memory is None else round(memory / 1e9, 3),
     }
 
 

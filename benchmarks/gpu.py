@@ -36,13 +36,25 @@ import pretrain  # noqa: F401
 import torch
 from matmul import best_rate
 from peers import NEEDS, TransformersTraining, is_installed, padded
-from sides import Corpus, alternate, check_near, check_same, fastest_way, new_model, our_learner, spread
-from table import Table, code, machine, parser
+from sides import (
+    PACKAGES,
+    SOURCES,
+    Corpus,
+    alternate,
+    check_near,
+    check_same,
+    fastest_way,
+    new_model,
+    our_learner,
+    spread,
+)
+from table import Table, code, machine, markdown, parser
 
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from model import PRESETS, BertConfig
 from pretrain.engine.counters import Outcome
+from pretrain.engine.device import DTYPES
 from pretrain.engine.step import step
 
 # Dense bf16 FLOPs a second by the name that the driver gives; the first that fits counts.
@@ -86,6 +98,8 @@ def main() -> int:
         return fail("this machine has no CUDA device (--device cpu --presets tiny --quick tries the command without)")
     if not is_installed():
         return fail(NEEDS)
+    if unknown := set(given.presets.split(",")) - PRESETS.keys():
+        return fail(f"--presets: {min(unknown)} is none of {', '.join(PRESETS)}")
     try:
         print_table(given)
     except UserError as error:
@@ -105,15 +119,14 @@ def print_table(given: Namespace) -> None:
     seconds = given.minutes * 60 / len(cases) / (10 if given.quick else 1)
     facts = {name: getattr(given, name) for name in ("tokens", "vocab_size", "optimizer", "quick")}
     here, corpus = machine(given.device), PreparedCorpus(given.prepared).digest
-    facts |= {"machine": here, "prepared": corpus, "code": code("model", "pretrain")}
-    table = Table(given.results / "gpu.jsonl", facts)
+    facts |= {"machine": here, "prepared": corpus, "sides": chosen(given), "code": code(*SOURCES, packages=PACKAGES)}
+    table, rows = Table(given.results / "gpu.jsonl", facts), {}
     for preset, length in cases:
-        rows = cache(partial(measure, given, preset, length, seconds))
-        for variant in chosen(given):
-            name = f"{preset}, {length}, {variant}"
-            row = table.row(name, lambda rows=rows, variant=variant: rows()[variant])
-            print(f"{name}: {row['rate']} tokens/s", file=sys.stderr)
-    print(f"\n{here}\n\n{table.markdown(COLUMNS)}")
+        case = f"{preset}, {length}"
+        for side, row in table.row(case, partial(measure, given, preset, length, seconds)).items():
+            rows[f"{case}, {side}"] = row
+            print(f"{case}, {side}: {row['rate']} tokens/s", file=sys.stderr)
+    print(f"\n{here}\n\n{markdown(rows, COLUMNS)}")
 
 
 def chosen(given: Namespace) -> list[str]:
@@ -209,7 +222,7 @@ def measure(given: Namespace, preset: str, length: int, seconds: float) -> dict[
     takes = {name: side.take for name, side in made.sides.items()}
     rates = alternate(corpus, takes, until, between=lambda: limits.append(bare()))
     limit, peer = statistics.median(limits), statistics.median(rates["transformers"])
-    peak, flops = device_peak(given.device), corpus.useful_flops(config)
+    peak, flops = device_peak(given.device, DTYPES[made.settings.precision]), corpus.useful_flops(config)
     rows = {}
     for name, side in made.sides.items():
         median = statistics.median(rates[name])
@@ -227,11 +240,11 @@ def measure(given: Namespace, preset: str, length: int, seconds: float) -> dict[
 
 
 @cache
-def device_peak(device: str) -> float:
-    """FLOPs a second of the device, in dense bf16."""
+def device_peak(device: str, dtype: torch.dtype) -> float:
+    """FLOPs a second of the device, in dense products of this type."""
     name = torch.cuda.get_device_name() if device == "cuda" else ""
-    known = [peak for part, peak in PEAKS.items() if part in name]
-    return known[0] if known else best_rate(torch.bfloat16, device)
+    known = [peak for part, peak in PEAKS.items() if part in name and dtype != torch.float32]
+    return known[0] if known else best_rate(dtype, device)
 
 
 def learn(given: Namespace) -> int:

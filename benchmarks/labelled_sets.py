@@ -60,7 +60,7 @@ def drawn(rows: Rows, most: int) -> Rows:
 
 
 def parted(rows: Rows, validation: int) -> tuple[Rows, Rows]:
-    """The rows in two parts: those for training, and the first `validation` of them."""
+    """The rows in two parts: all but the first `validation` rows, and those."""
     return rows[validation:], rows[:validation]
 
 

@@ -52,11 +52,10 @@ MINUTES, QUICK_MINUTES = 10.0, 0.2
 
 
 def options() -> ArgumentParser:
-    made = parser(__doc__, minutes=4 * MINUTES)
-    made.set_defaults(minutes=None)
+    made = parser(__doc__, minutes=None)
+    made.add_argument("--minutes", type=float, help="time for all runs together, in place of --minutes-per-run")
     made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
-    made.add_argument("--minutes-per-run", type=float, default=MINUTES, help=f"default: {MINUTES:g}; --minutes divides "
-                      "its time among the runs instead")  # fmt: skip
+    made.add_argument("--minutes-per-run", type=float, default=MINUTES, help=f"default: {MINUTES:g}")
     made.add_argument("--steps-per-run", type=int, help="equal steps in place of equal minutes")
     made.add_argument("--threads", type=int, help="of our runs (default: as the product has it)")
     made.add_argument("--seeds", type=int, default=1, help="of the default and of each variant (default: 1)")
@@ -106,7 +105,8 @@ class Bench:
         if given.peers:
             rows += given.seeds - 1 + 3 * given.seeds * given.recipes
         minutes = given.minutes / max(1, rows) if given.minutes else given.minutes_per_run
-        self.terms = terms = terms_of(given, QUICK_MINUTES if given.quick else minutes)
+        minutes = QUICK_MINUTES if given.quick else minutes
+        self.terms = terms = terms_of(given, minutes)
         amount = terms.budget if given.steps_per_run else f"{minutes:g} minutes"
         if given.peers and not corpus.next_sentence:
             raise UserError(f"{given.prepared} has no sentence pairs to train transformers on: --peers with no value")

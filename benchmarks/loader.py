@@ -30,6 +30,9 @@ import pretrain  # noqa: F401
 from table import Table, code, machine, parser
 
 WARM_UP = 3
+SOURCES = ("data_prep", "model", "pretrain", "benchmarks/loader.py", "benchmarks/one_step.py")
+# In the middle of a budget a step predicts as many tokens as in the mean over it.
+PROGRESS = 0.5
 
 
 def main() -> int:
@@ -46,7 +49,7 @@ def main() -> int:
     try:
         prepared = PreparedCorpus(given.prepared)
         facts = {"machine": machine(), "prepared": prepared.digest, "preset": given.preset, "seconds": seconds}
-        table = Table(given.results / "loader.jsonl", facts | {"code": code("data_prep", "model", "pretrain")})
+        table = Table(given.results / "loader.jsonl", facts | {"code": code(*SOURCES)})
         for length in lengths:
             table.row(f"length {length}", lambda n=length: measure(prepared, given.preset, n, seconds / len(lengths)))
     except UserError as error:
@@ -61,6 +64,8 @@ def main() -> int:
 
 def measure(prepared, preset: str, length: int, seconds: float) -> dict:
     """One row: a third of the time for one core, the rest for steps."""
+    import torch
+
     from data_prep.settings import ExampleSettings
     from pretrain.build import make_data
     from pretrain.engine.distributed import World
@@ -70,6 +75,7 @@ def measure(prepared, preset: str, length: int, seconds: float) -> dict:
 
     examples = ExampleSettings(sequence_length=length)
     settings = resolve(PretrainSettings(prepared=str(prepared.folder), preset=preset, examples=examples))
+    torch.set_num_threads(settings.threads)
     objective = make_objective(settings, prepared)
     stream, maker, evaluation = make_data(settings, prepared, objective, World())
     mean = float(evaluation.examples.lengths().mean())
@@ -100,20 +106,23 @@ def one_core(stream, maker, batch_size: int, seconds: float) -> tuple[dict, floa
 
 def one_buffer(stream, maker, batch_size: int, epoch: int) -> tuple[int, float, float]:
     """Tokens, seconds, and seconds until the first batch is drawn, of the first buffer of an epoch."""
+    from data_prep.errors import UserError
     from pretrain.engine.batches import Batches, Position
     from pretrain.engine.distributed import World
 
     batches = Batches(stream, maker, batch_size, Position(epoch=epoch), World())
     tokens = 0
     began = now = time.perf_counter()
-    batches.draw()
+    batches.draw(progress=PROGRESS)
     building = time.perf_counter() - began
     # The draw that goes beyond the buffer builds the next one, and belongs to that.
     while (batches.position.epoch, batches.position.buffer) == (epoch, 0):
         batches.micro_batches()
         tokens += batches.num_tokens
         now = time.perf_counter()
-        batches.draw()
+        batches.draw(progress=PROGRESS)
+    if not tokens:
+        raise UserError(f"the corpus has fewer than the {batch_size} examples of a batch: give a larger one")
     return tokens, now - began, building
 
 
@@ -149,7 +158,7 @@ def steps(settings, prepared, objective, stream, maker, building: float, seconds
     settings = replace(settings, budget="1000000steps")
     learner = Learner(settings, model, objective, seed=1)
     batches = timed_batches(stream, maker, settings.batch_size, Position(), World())
-    steps_taken = Steps(settings, learner, batches)
+    steps_taken = Steps(settings, learner, batches, PROGRESS)
     for _ in range(WARM_UP):
         steps_taken.take()
     taken, waited, tokens = [], [], []
@@ -178,9 +187,9 @@ def timed_batches(*arguments):
     class TimedBatches(Batches):
         waited = 0.0
 
-        def draw(self) -> None:
+        def draw(self, step: int = 0, progress: float = 0.0) -> None:
             began = time.perf_counter()
-            super().draw()
+            super().draw(step, progress)
             self.waited += time.perf_counter() - began
 
         def micro_batches(self) -> list:

@@ -8,10 +8,14 @@ from pretrain.engine.step import Learner, step
 
 
 class Steps:
-    """Steps as the loop takes them, in a budget that is counted, with neither evaluations nor checkpoints."""
+    """Steps as the loop takes them, in a budget that is counted, with neither evaluations nor checkpoints.
 
-    def __init__(self, settings: LoopSettings, learner: Learner, batches: Batches):
-        self.settings, self.learner, self.batches = settings, learner, batches
+    Args:
+        progress: what changes over the budget (see `Schedule.progress`) stays where it is there; None: it changes.
+    """
+
+    def __init__(self, settings: LoopSettings, learner: Learner, batches: Batches, progress: float | None = None):
+        self.settings, self.learner, self.batches, self.progress = settings, learner, batches, progress
         self.budget = Budget.parse(settings.budget)
         self.schedule = Schedule(settings.schedule, settings.warmup * self.budget.amount, self.budget.amount)
 
@@ -25,9 +29,10 @@ class Steps:
 
     def take(self) -> float:
         """Draw a batch and take a step; returns the seconds."""
-        began = time.perf_counter()
-        self.learner.optimizer.set_learning_rate(self.settings.learning_rate * self.schedule(self.used()))
-        self.batches.draw()
+        began, used = time.perf_counter(), self.used()
+        self.learner.optimizer.set_learning_rate(self.settings.learning_rate * self.schedule(used))
+        progress = self.schedule.progress(used) if self.progress is None else self.progress
+        self.batches.draw(self.learner.counters.step, progress)
         step(self.learner, self.batches)
         self.learner.counters.epochs = self.batches.epochs
         return time.perf_counter() - began

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from data_preparation import MB, Text, num_bytes, prepared
 from process_tree import measured
-from table import DEFAULT_FOLDER, Table, code, machine
+from table import DEFAULT_FOLDER, Table, code, machine, run
 
 # What the script calls of it. A record is the integers of its features, end to end.
 TENSORFLOW = """
@@ -179,7 +179,9 @@ def main() -> int:
         (folder / "six.py").write_text(SIX)
         (folder / "vocab.txt").write_text("\n".join(tokenizer.vocabulary) + "\n", encoding="utf-8")
         facts = {"machine": machine(), "bytes": text.size, "tokenizer": tokenizer.digest(), "corpus": given.corpus}
-        facts["code"] = code("data_prep", "benchmarks/original_script.py")
+        facts["code"] = code(
+            "data_prep", *(f"benchmarks/{name}.py" for name in ("original_script", "data_preparation", "process_tree"))
+        )
         table = Table(given.results / "original_script.jsonl", facts)
         options = ["--tokenizer", str(given.tokenizer), "--workers", "1", "--sequence-length", str(LENGTH)]
         table.row("original", lambda: original(text, tokenizer, given.original, folder).row()
@@ -273,4 +275,4 @@ def speed(text: Text, found: dict) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -1,10 +1,12 @@
-"""The other side of learning.py: `BertForPreTraining` of transformers, trained by the clock as well as it can be.
+"""The other side of learning.py: `BertForPreTraining` of transformers, trained by the clock.
 
-Set-up: the architecture and vocabulary of our default, scaled-dot-product attention, bf16 autocast where the hardware
-computes in it, gradients clipped at 1, dynamic padding (to the longest example of a batch, no mask where there is
-none). Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no better in runs this short. Its MLM head
-runs on the masked rows alone (`model.bert`, `index_select`, `model.cls.predictions`). Pairs and masks are those of our
-own loader, from the same seed, whose packed batches are laid out as rectangles: its data loading is as fast as ours.
+Set-up: the architecture and vocabulary of our default, bf16 autocast where the hardware computes in it, gradients
+clipped at 1. A batch is computed in the way that step.py found the fastest on CPUs (eager attention, four groups of
+similar lengths, each padded to its longest example, no mask where there is no padding), and elsewhere with
+scaled-dot-product attention in one group. Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no
+better in runs this short. Its MLM head runs on the masked rows alone (`model.bert`, `index_select`,
+`model.cls.predictions`). Pairs and masks are those of our own loader, from the same seed, whose packed batches are laid
+out as rectangles: its data loading is as fast as ours.
 
 Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
 10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the
@@ -12,9 +14,11 @@ layers' matrices (here query, key and value apart), our share of targets, scores
 """
 
 import tempfile
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from timed_training import Judge, Stopwatch, Terms
@@ -37,15 +41,17 @@ from pretrain.settings import PretrainSettings
 
 # As arguments of `python -m pretrain.run`, without learning rate and batch size.
 RECIPE = ["--optimizer=adamw", "--weight-decay=0.01", "--warmup=0.1", "--mask-share=0.15", "--softmax=full"]
+# The attention, and into how many groups by length a batch is divided.
+CPU_WAY, OTHER_WAY = ("eager", 4), ("sdpa", 1)
 
 
 class Peer(nn.Module):
     """The model of a folder in transformers; reads packed batches, so that our objective can score it."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, attention: str):
         super().__init__()
         self.bert = transformers.AutoModelForPreTraining.from_pretrained(
-            folder, attn_implementation="sdpa", dtype=torch.float32
+            folder, attn_implementation=attention, dtype=torch.float32
         )
 
     def forward_packed(
@@ -97,9 +103,10 @@ class PeerTraining:
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, tokens, plan=plan)
         self._objective = make_objective(settings, self.prepared)
         self._precision, self._settings = Precision(settings.device, settings.precision), settings
+        attention, self._groups = CPU_WAY if settings.device == "cpu" else OTHER_WAY
         with tempfile.TemporaryDirectory() as folder:
             make_model(settings, self.prepared, self._objective).save_pretrained(folder)
-            self.model = Peer(Path(folder)).to(settings.device).train()
+            self.model = Peer(Path(folder), attention).to(settings.device).train()
         kind, rate, decay = settings.optimizer, settings.peak, settings.weight_decay
         self._optimizer = Optimizer(self.model, kind, rate, decay, self._precision.optimizer_dtype)
         self.steps = self.tokens = 0
@@ -109,15 +116,20 @@ class PeerTraining:
         self._optimizer.set_learning_rate(share * self._settings.peak)
         self._maker.begin(self.steps, progress)
         examples, _ = next(self._drawn)
-        batch = self._maker.packed(examples)
-        counts = self._objective.counts(batch)
-        with self._precision():
-            sums = self._objective.loss_sums(self.model, batch.to(self._settings.device, non_blocking=True))
-        sum(value / max(1, counts[name]) for name, value in sums.items()).backward()
+        order = np.argsort(self._maker.lengths(examples), kind="stable")
+        groups = [self._maker.packed(examples[rows]) for rows in np.array_split(order, self._groups) if len(rows)]
+        counts = Counter()
+        for batch in groups:
+            counts.update(self._objective.counts(batch))
+        for batch in groups:
+            with self._precision():
+                sums = self._objective.loss_sums(self.model, batch.to(self._settings.device, non_blocking=True))
+            sum(value / max(1, counts[name]) for name, value in sums.items()).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_norm, foreach=True)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self.steps, self.tokens = self.steps + 1, self.tokens + batch.num_tokens
+        self.steps += 1
+        self.tokens += sum(batch.num_tokens for batch in groups)
 
 
 def peer(settings: PretrainSettings, terms: Terms) -> dict:

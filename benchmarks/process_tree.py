@@ -20,7 +20,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[fl
         None where the system does not tell.
 
     Raises:
-        SystemExit: the command failed; with its last words.
+        SystemExit: the command failed; the end of what it printed is shown.
     """
     peak = 0
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
@@ -36,7 +36,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[fl
         if code:
             errors.seek(0)
             print(errors.read()[-2000:], file=sys.stderr)
-            raise SystemExit(f"{' '.join(command)} ended with code {code}: see its words above")
+            raise SystemExit(f"{' '.join(command)} ended with code {code}: see its output above")
     return seconds, peak or None
 
 

@@ -1,4 +1,4 @@
-"""Runs BERT and its relatives side by side, and writes the tables of docs/relatives.md.
+"""Runs BERT and its relatives side by side, for the tables of docs/relatives.md, and writes the tables of all pages.
 
     python benchmarks/relatives.py --data DATA       # every run of these tables without a result, then the tables
     python benchmarks/relatives.py                   # the tables alone, from the results that are there

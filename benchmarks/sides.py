@@ -20,12 +20,16 @@ from model import BertConfig, BertForPreTraining, flops_per_token
 from pretrain.batches import BatchMaker, PretrainingBatch
 from pretrain.build import make_data
 from pretrain.engine.batches import Batches, Position
+from pretrain.engine.device import DTYPES
 from pretrain.engine.distributed import World
 from pretrain.engine.step import Learner, step
 from pretrain.objectives import make_objective
 from pretrain.resolve import automatic_batch_size, resolve
 from pretrain.settings import PretrainSettings
 
+# What a measured step depends on.
+SOURCES = ("data_prep", "model", "pretrain", *(f"benchmarks/{name}.py" for name in ("sides", "peers", "matmul")))
+PACKAGES = ("torch", "transformers")
 # Different global batches that a measurement goes through, again and again.
 DRAWN = 16
 LEAST_BLOCKS, BLOCKS = 3, 8
@@ -64,6 +68,7 @@ class Corpus:
             examples=ExampleSettings(sequence_length=length),
         )  # fmt: skip
         self.settings = resolve(self.wanted)
+        torch.set_num_threads(self.settings.threads)
         self.objective = make_objective(self.settings, self.prepared)
         stream, maker, evaluation = make_data(self.settings, self.prepared, self.objective, World())
         mean = float(evaluation.examples.lengths().mean())
@@ -103,8 +108,7 @@ class Corpus:
         parts = [part for drawn in self.drawn for part in drawn.parts]
         sizes = [(part.num_tokens, len(part.masked_targets), part.num_sequences) for part in parts]
         means = (round(statistics.mean(column)) for column in zip(*sizes, strict=True))
-        dtype = torch.bfloat16 if self.settings.precision == "bf16" else torch.float32
-        return MatmulRate(linears(config, *means), dtype, self.settings.device, seconds)
+        return MatmulRate(linears(config, *means), DTYPES[self.settings.precision], self.settings.device, seconds)
 
 
 def new_model(config: BertConfig) -> BertForPreTraining:

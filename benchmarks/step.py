@@ -27,7 +27,18 @@ import pretrain  # noqa: F401
 
 # isort: split
 from peers import NEEDS, is_installed, padded
-from sides import DIVISIONS, Corpus, alternate, check_same, fastest_way, new_model, our_learner, spread
+from sides import (
+    DIVISIONS,
+    PACKAGES,
+    SOURCES,
+    Corpus,
+    alternate,
+    check_same,
+    fastest_way,
+    new_model,
+    our_learner,
+    spread,
+)
 from table import Table, code, machine, parser
 from torch.profiler import ProfilerActivity, profile
 
@@ -64,7 +75,7 @@ def main() -> int:
     made.add_argument("--profile", action="store_true",
                       help="measure nothing: print what our step spends its time on")  # fmt: skip
     given = made.parse_args()
-    if not is_installed():
+    if not given.profile and not is_installed():
         return fail(NEEDS)
     if given.quick and given.tokens is None:
         given.tokens = 400
@@ -90,7 +101,7 @@ def print_table(given: Namespace, cases: list[tuple[str, int]], seconds: float) 
     """Measure what is not there yet."""
     facts = {name: getattr(given, name) for name in ("tokens", "vocab_size", "peer_head", "quick")}
     corpus = PreparedCorpus(given.prepared).digest
-    facts |= {"machine": machine(), "prepared": corpus, "code": code("model", "pretrain")}
+    facts |= {"machine": machine(), "prepared": corpus, "code": code(*SOURCES, packages=PACKAGES)}
     table = Table(given.results / "step.jsonl", facts)
     for size, length in cases:
         name = f"{size}, {length}" + (", ours with Muon" if given.optimizer == "muon" else "")

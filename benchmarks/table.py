@@ -5,21 +5,32 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pretrain
+from data_prep.errors import UserError
+from model.config import ModelError
 
 DEFAULT_FOLDER = Path("runs/benchmarks")
 
 
-def parser(description: str, minutes: float) -> argparse.ArgumentParser:
-    """A command line with the options that all benchmarks share; `minutes` is the default of a whole table."""
+def parser(description: str, minutes: float | None, keeps_rows: bool = True) -> argparse.ArgumentParser:
+    """A command line with the options that benchmarks share.
+
+    Args:
+        minutes: the default of a whole table; None: its time is not chosen by `--minutes`.
+        keeps_rows: whether finished rows are kept, in the folder `--results`.
+    """
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--minutes", type=float, default=minutes, help=f"time for all rows (default: {minutes:g})")
+    if minutes is not None:
+        made.add_argument("--minutes", type=float, default=minutes, help=f"time for all rows (default: {minutes:g})")
     made.add_argument("--quick", action="store_true", help="a tenth of the time: shows that it runs, measures little")
-    made.add_argument("--results", type=Path, default=DEFAULT_FOLDER, help=f"folder that keeps finished rows "
-                      f"(default: {DEFAULT_FOLDER})")  # fmt: skip
+    if keeps_rows:
+        made.add_argument("--results", type=Path, default=DEFAULT_FOLDER, help=f"folder that keeps finished rows "
+                          f"(default: {DEFAULT_FOLDER})")  # fmt: skip
     return made
 
 
@@ -32,9 +43,19 @@ def machine(device: str = "cpu") -> str:
     return f"{name}, {cores} cores, torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
-def code(*names: str) -> str:
-    """Changes with the Python sources of these files and folders, named from the top of the project."""
-    found = hashlib.blake2b(digest_size=8)
+def run(main: Callable[[], int | None]) -> int:
+    """The exit code of a benchmark; a mistake of the user is said in a sentence."""
+    try:
+        return main() or 0
+    except (UserError, ModelError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def code(*names: str, packages: Sequence[str] = ()) -> str:
+    """Changes with the Python sources of these files and folders, named from the top of the project, and with the
+    versions of these packages."""
+    found = hashlib.blake2b(repr([(name, version(name)) for name in packages]).encode(), digest_size=8)
     for name in names:
         path = Path(pretrain.__file__).parents[1] / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -77,9 +98,14 @@ class Table:
                 file.write(json.dumps({"name": name, "facts": self.facts, "row": self.rows[name]}) + "\n")
         return self.rows[name]
 
-    def markdown(self, columns: dict[str, str]) -> str:
-        """The table; columns maps a key of the rows to its heading, "" stands for the row's name."""
-        lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
-        for name, row in self.rows.items():
-            lines.append("| " + " | ".join(str(name if key == "" else row.get(key, "")) for key in columns) + " |")
-        return "\n".join(lines)
+    def markdown(self, columns: Mapping[str, str]) -> str:
+        """The table of all rows (see `markdown`)."""
+        return markdown(self.rows, columns)
+
+
+def markdown(rows: Mapping[str, dict], columns: Mapping[str, str]) -> str:
+    """A table; columns maps a key of the rows to its heading, "" stands for the row's name."""
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for name, row in rows.items():
+        lines.append("| " + " | ".join(str(name if key == "" else row.get(key, "")) for key in columns) + " |")
+    return "\n".join(lines)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from table import machine, parser
@@ -27,7 +28,7 @@ SPINS = (0, 300, 1_000, 10_000, 100_000, 300_000)
 
 
 def main() -> int:
-    made = parser(__doc__, minutes=12.0)
+    made = parser(__doc__, minutes=12, keeps_rows=False)
     made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
     made.add_argument("--preset", default="micro", help="model size (default: micro)")
     made.add_argument("--batch-size", type=int, default=64, help="default: 64")
@@ -68,8 +69,15 @@ def start(given: Namespace, threads: int, spin: int, may_change: bool) -> subpro
     command = [sys.executable, __file__, "--child", "--prepared", given.prepared, "--preset", given.preset]
     command += ["--batch-size", str(given.batch_size), "--budget", "1h" if may_change else "1000000steps"]
     child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert json.loads(child.stdout.readline()) == "ready"
+    answer(child)
     return child
+
+
+def answer(child: subprocess.Popen) -> float | str:
+    """The next thing that a process says; one that has ended ends the benchmark."""
+    if not (line := child.stdout.readline()):
+        raise SystemExit(f"threads.py: a process of it ended with exit code {child.wait()}: see its output above")
+    return json.loads(line)
 
 
 def measure(children: dict[str, subprocess.Popen], rounds: int) -> dict[str, float]:
@@ -79,7 +87,7 @@ def measure(children: dict[str, subprocess.Popen], rounds: int) -> dict[str, flo
         for name in list(children)[:: 1 if number % 2 else -1]:
             children[name].stdin.write(f"{SECONDS}\n")
             children[name].stdin.flush()
-            rates[name].append(json.loads(children[name].stdout.readline()))
+            rates[name].append(answer(children[name]))
     return {name: statistics.median(found) for name, found in rates.items()}
 
 
@@ -100,13 +108,13 @@ def serve(given: Namespace) -> None:
     from pretrain.settings import PretrainSettings
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    settings = resolve(
-        PretrainSettings(
-            prepared=str(given.prepared), preset=given.preset, batch_size=given.batch_size, budget=given.budget
-        )
+    given_settings = PretrainSettings(
+        prepared=str(given.prepared), preset=given.preset, batch_size=given.batch_size, budget=given.budget
     )
     prepared = PreparedCorpus(given.prepared, verify=False)
-    objective = make_objective(settings, prepared)
+    with redirect_stdout(sys.stderr):
+        settings = resolve(given_settings)
+        objective = make_objective(settings, prepared)
     stream, maker, _ = make_data(settings, prepared, objective, World())
     learner = Learner(settings, make_model(settings, prepared, objective), objective, settings.examples.seed)
     learner.optimizer.set_learning_rate(1e-5)
@@ -118,7 +126,7 @@ def serve(given: Namespace) -> None:
         # As at the beginning of a run: what the cores did in the turns of others is left out.
         with threads:
             while time.perf_counter() - began < seconds:
-                timed_step(learner, batches, threads)
+                timed_step(learner, batches, threads, progress=0.5)
         return (learner.counters.tokens - tokens) / (time.perf_counter() - began)
 
     train(1.0)

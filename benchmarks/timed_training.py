@@ -137,6 +137,9 @@ class TimedRun(Run):
         """The loop's last act of an evaluation: the clock goes on."""
         self.stopwatch.go_on()
 
+    def checkpoint_is_due(self) -> bool:
+        return False
+
 
 class TimedPretraining(Pretraining):
     """A pretraining on a `TimedRun`, evaluated by a `Judge`."""
@@ -167,6 +170,8 @@ def ours(settings: PretrainSettings, terms: Terms) -> dict:
         PretrainError, PrepError: the settings cannot be used.
     """
     with tempfile.TemporaryDirectory(prefix="learning-") as folder, redirect_stdout(sys.stderr):
-        pretraining = TimedPretraining(resolved(settings, Path(folder)), Path(folder), terms)
+        settings = resolved(settings, Path(folder))
+        torch.set_num_threads(settings.threads)
+        pretraining = TimedPretraining(settings, Path(folder), terms)
         pretraining.run()
-    return pretraining.judge.row(settings=asdict(pretraining.settings))
+    return pretraining.judge.row(settings=asdict(pretraining.settings), threads=torch.get_num_threads())

@@ -6,10 +6,12 @@ The model and the held-out examples are those of the run.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from table import run
 
 from data_prep.examples.packing import ShardExamples, pack
 from data_prep.examples.pairs import example_order
@@ -55,4 +57,4 @@ def masked_sequences(prepared: PreparedCorpus, length: int, count: int) -> list[
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

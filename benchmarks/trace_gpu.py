@@ -176,7 +176,7 @@ def main() -> int:
     made.add_argument("--presets", default="base,large", help=f"of {', '.join(PRESETS)} (default: %(default)s)")
     made.add_argument("--lengths", default="128,512", help="sequence lengths (default: %(default)s)")
     made.add_argument("--tokens", type=int, default=14_000, help="of each micro-batch (default: %(default)s)")
-    made.add_argument("--optimizers", default="muon", help="muon, adamw or both (default: %(default)s)")
+    made.add_argument("--optimizers", default="muon", help="muon,adamw for both (default: %(default)s)")
     made.add_argument("--family", default="bert", help="bert or albert (default: %(default)s)")
     given = made.parse_args()
     print(f"torch {torch.__version__}; traced with fake tensors, never run on a GPU\n")

@@ -1,4 +1,4 @@
-"""The house in numbers, read from the source: python tests/house.py; its map for CONTRIBUTING.md: ... --map
+"""Statistics of the code, read from the source: python tests/house.py; its map for CONTRIBUTING.md: ... --map
 
 Imports are counted once for each pair of files, those inside functions too. A chain is as long as the files in it.
 What a change touches is counted by the files that know of what is changed: those that spell its name.

@@ -3,16 +3,18 @@
 import contextlib
 import importlib
 import io
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "parse_args()" in path.read_text()]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SCRIPTS]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *SCRIPTS]
 COMMAND = re.compile(r"python benchmarks/(\w+)\.py((?:[^\n`|#]|\\\n)*)")
 
 
@@ -77,21 +79,108 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
         ),
         "model": experiments.Run("pretrain.run --prepared {corpus} --preset tiny --budget 2steps", reads_test=True),
     }
-    for module in (published, experiments):
+    small["more"] = experiments.Run("pretrain.run --prepared {corpus} --init-from {model}/final --budget 2steps")
+    log = importlib.import_module("published_results")
+    for module in (published, experiments, log):
         monkeypatch.setattr(module, "RUNS", small)
     results = published.Results(tmp_path / "results.jsonl")
-    published.Runner(text.parent, tmp_path / "runs", results).run("model")
+    runner = published.Runner(text.parent, tmp_path / "runs", results)
+    runner.run("model")
     found = published.Results(results.path).of("model")
     assert found == results.of("model") and found["steps"] == 2 and len(found["curve"]["tokens"])
+    assert "torch" in results.lines[-1]["machine"] and len(results.lines[-1]["weights"]) == 16
     assert (tmp_path / "runs" / "few" / "text.txt").stat().st_size < 50_001
-    # Another corpus is another run, and so is another recipe.
-    monkeypatch.setattr(published, "RECIPE", published.RECIPE + 1)
-    assert not results.of("model")
-    monkeypatch.undo()
-    monkeypatch.setitem(small, "few", experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 1"))
-    monkeypatch.setattr(experiments, "RUNS", small)
-    monkeypatch.setattr(published, "RUNS", small)
-    assert not results.of("model")
+    # What was made from a model that was pretrained again is to be made again too.
+    runner.run("more")
+    assert results.lines[-1]["made_from"] == {"model": results.lines[0]["weights"]} and results.knows("more")
+    results.add("model", found, "a machine", "a commit", weights="another")
+    assert results.knows("model") and not results.knows("more")
+    with pytest.raises(SystemExit, match="model is not the model of the tables: remove it"):
+        runner.run("more")
+    # Another recipe is another run, and so is another corpus, which does not take the folder of this one.
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "RECIPE", log.RECIPE + 1)
+        assert not results.knows("model")
+    small["few"] = experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 1")
+    assert not results.knows("model")
+    with pytest.raises(SystemExit, match="few is of another command or of other models: remove it, and few.json"):
+        runner.run("few")
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> Path:
+    """A folder with a text, the same prepared, and a small model of it."""
+    from pretrain.run import main
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    blocks = "\n\n".join(page.read_text() for page in PAGES).split("\n\n")
+    (folder / "text.txt").write_text("\n\n".join(f"Block {n} .\n{block}" for n, block in enumerate(blocks)))
+    given = ["--corpus", f"{folder}/text.txt", "--out", f"{folder}/run", "--preset=tiny", "--budget=2steps"]
+    assert main([*given, "--device=cpu", "--threads=1", "--document=blank-line", "--line=sentence"]) == 0
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, capsys):
+    """(script, words) -> its exit code, and what it prints."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    threads = torch.get_num_threads()
+
+    def run(script: str, *words: str):
+        module = importlib.import_module(script)
+        keeps = [] if script == "threads" else [f"--results={tmp_path}"]
+        monkeypatch.setattr(sys, "argv", [script, *words, *keeps])
+        return module.main(), capsys.readouterr().out
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+def test_what_is_learned_is_measured_on_as_many_threads_as_are_asked_for(pretrained, call, tmp_path):
+    given = ["--preset=tiny", "--steps-per-run=2", "--threads=1", "--points=1", "--examples=20", "--device=cpu"]
+    code, printed = call("learning", f"--prepared={pretrained}/run/prepared", *given, "--peers", "1e-3")
+    assert code == 0 and "transformers" in printed
+    ours, peer = (json.loads(line)["row"] for line in open(tmp_path / "learning.jsonl"))
+    assert ours["threads"] == ours["settings"]["threads"] == peer["settings"]["threads"] == 1
+    assert ours["steps"] == peer["steps"] == 2 and peer["tokens"] > 2000
+
+
+@pytest.mark.slow
+def test_threads_are_measured(pretrained, call, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = importlib.import_module("threads")
+    monkeypatch.setattr(module, "SPINS", (0,))
+    monkeypatch.setattr(module, "SECONDS", 0.1)
+    given = [f"--prepared={pretrained}/run/prepared", "--preset=tiny", "--batch-size=4", "--minutes=0.01"]
+    code, printed = call("threads", *given)
+    assert code == 0 and all(name in printed for name in ("| 1 thread |", "spin 0 |", "| as many as are fastest |"))
+
+
+@pytest.mark.slow
+def test_rates_of_fine_tuning_are_measured(pretrained, call, tmp_path):
+    rows = [{"text": f"{'heart' if n % 3 else 'mask'} {n}", "label": "ab"[n % 3 == 0]} for n in range(60)]
+    files = [tmp_path / f"{part}.jsonl" for part in ("train", "validation", "test")]
+    for number, path in enumerate(files):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows[number * 20 :][:20]))
+    given = [f"--model={pretrained}/run/final", "--texts", *map(str, files), "--rates", "1e-3", "auto", "--quick"]
+    code, printed = call("fine_tuning_rates", *given, "--seeds=1")
+    assert code == 0 and len(re.findall(r"train.jsonl \|.*\| 1 \| [01]\.\d{3} \|", printed)) == 2
+
+
+@pytest.mark.slow
+def test_every_planted_name_is_trained_on(pretrained, call, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    canaries = importlib.import_module("canaries")
+    names, controls = canaries.made_up(5)
+    text, held_out = (path.read_text() for path in canaries.write_texts(pretrained / "text.txt", 0.1, names, tmp_path))
+    counts = {kind: {text.count(name) for name in of_kind} for kind, of_kind in names.items()}
+    assert counts == {"never": {0}, "once": {1}, "ten times": {10}} and not any(name in text for name in controls)
+    assert held_out and not any(name in held_out for name in (*names["once"], *names["ten times"]))
+    assert not set(held_out.split("\n\n")) & set(text.split("\n\n"))
+    given = [f"--corpus={pretrained}/text.txt", "--megabytes=0.1", "--canaries=3", "--preset=tiny", "--quick"]
+    code, printed = call("canaries", *given, "--min-documents=1")
+    assert code == 0 and printed.count("| ten times | 3 |") == 1
 
 
 def test_roberta_s_recipe_is_measured_as_the_recipe_has_it(monkeypatch):
@@ -110,21 +199,22 @@ def test_roberta_s_recipe_is_measured_as_the_recipe_has_it(monkeypatch):
 
 def test_the_table_of_relatives_has_means_over_seeds_that_all_rows_have(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    published, experiments = map(importlib.import_module, ("published", "experiments"))
+    names = ("published", "published_tables", "experiments")
+    published, tables, experiments = map(importlib.import_module, names)
     results = published.Results(tmp_path / "results.jsonl")
     for seed, loss in zip(experiments.SEEDS, (3.0, 3.2, 3.4), strict=True):
         validation = {"mlm_loss": loss, "nsp_accuracy": None, "sop_accuracy": 0.8, "sop_majority": 0.505}
         found = {"validation": validation, "tokens": 1000 * seed, "seconds": 0.5, "parameters": 12_345_678}
-        results.add(f"articles_mlm_10m_{seed}", found, "a machine")
-    header, *rows = published.relatives(results)
+        results.add(f"articles_mlm_10m_{seed}", found, "a machine", "a commit")
+    header, *rows = tables.relatives(results)
     assert len(rows) == len(experiments.RELATIVES) and all(len(row) == len(header) for row in rows)
-    (measured,) = (row for row in rows if row[1] != published.NOT_MEASURED)
+    (measured,) = (row for row in rows if row[1] != tables.NOT_MEASURED)
     assert measured[0].startswith("masked words alone")
     assert measured[1:5] == ["3.20 ± 0.20", "SOP 80.0 % (50.5 %)", "12.3 M", "4,000"]
-    assert set(measured[5:]) == {published.NOT_MEASURED}
+    assert set(measured[5:]) == {tables.NOT_MEASURED}
     assert header[1] == "held-out MLM loss, mean of 3 seeds"
     # Another row with fewer seeds: both are shown with those.
-    results.add("articles_10m_2", found, "a machine")
-    header, *rows = published.relatives(results)
+    results.add("articles_10m_2", found, "a machine", "a commit")
+    header, *rows = tables.relatives(results)
     assert header[1] == "held-out MLM loss, one seed"
-    assert [row[1] for row in rows if row[1] != published.NOT_MEASURED] == ["3.40", "3.20"]
+    assert [row[1] for row in rows if row[1] != tables.NOT_MEASURED] == ["3.40", "3.20"]

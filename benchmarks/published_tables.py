@@ -1,0 +1,273 @@
+"""The tables of README and docs, made of the results of published.py, and the numbers that plans show."""
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+
+from experiments import CONTINUED, EPOCHS, RATES, REGULARISED, RELATED_SETS, RELATIVES, RUNS, SEEDS, SETS, STUDENTS
+from published_results import Results
+
+NOT_MEASURED = "not measured"
+# Among the baselines of a fine-tuning.
+WITH_A_BERT = ("not fine-tuned",)
+Rows = Iterator[list[str]]
+
+PRETRAINED = {
+    ("built-in, 2.4 M tokens", "4 minutes"): ["built_in"],
+    ("2,008 clinical-trial articles, 10.9 M tokens", "10 minutes"): [f"articles_10m_{seed}" for seed in SEEDS],
+    ("the same", "an hour"): ["articles_60m"],
+    ("20 novels, 4.1 M tokens", "10 minutes"): [f"novels_10m_{seed}" for seed in SEEDS],
+    ("the same novels", "an hour"): ["novels_60m"],
+    ("50,000 Korean film reviews, 0.8 M tokens", "12 minutes"): ["reviews_12m"],
+}
+# Columns, each of one model for a set; reviews and docstrings are of models of their own.
+COMPARED = {
+    "ours, an hour on the articles": ("articles_60m", "reviews_12m", "built_in"),
+    "ours, an hour on novels and Wikipedia": ("general_60m",),
+    "the public BERT, an hour more on the articles": ("public_60m",),
+    "the public BERT as it is": ("public",),
+    "ours, not pretrained": ("scratch",),
+}
+
+
+def with_tables(page: str, results: Results) -> str:
+    """The text of a page with all its tables replaced."""
+
+    def table(mark: re.Match) -> str:
+        _, make = TABLES[mark[2]]
+        results.used.clear()
+        header, *rows = make(results)
+        lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)] if rows else ["Not measured yet."]
+        if rows:
+            lines.insert(1, "|---" * len(header) + "|")
+        return "\n".join([mark[1], "", *lines, "", *measured_on(results.used), mark[3]])
+
+    return MARKED.sub(table, page)
+
+
+def measured_on(lines: list[dict]) -> list[str]:
+    """The sentence below a table."""
+    if not lines:
+        return []
+    machines, commits = ({line[key]: None for line in lines} for key in ("machine", "commit"))
+    return [f"{'; '.join(machines)}. Commits: {', '.join(commits)}.", ""]
+
+
+MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)
+
+
+def pretrained(results: Results) -> Rows:
+    """Held-out results of pretraining, a corpus and a budget a row; means where there are several seeds."""
+    yield ["corpus", "budget", "MLM loss (word frequencies alone)", "MLM accuracy", "NSP accuracy (majority)"]
+    for (corpus, budget), names in PRETRAINED.items():
+        found = [results.of(name) for name in names]
+        yield [corpus, budget, *(pretrained_cells(found) if all(found) else [NOT_MEASURED] * 3)]
+
+
+def measured(rows: Rows) -> Rows:
+    """The header, and the rows that have a number."""
+    yield next(rows)
+    yield from (row for row in rows if not {*row[2:]} <= {NOT_MEASURED, ""})
+
+
+def reached(results: Results) -> Rows:
+    """Held-out results of pretraining, as far as they were measured."""
+    return measured(pretrained(results))
+
+
+def pretrained_cells(found: list[dict]) -> list[str]:
+    """Means over the seeds; the next-sentence accuracy is empty where there are no pairs."""
+    spread = f" ± {statistics.stdev(each['validation']['mlm_loss'] for each in found):.2f}" if found[1:] else ""
+    has_pairs = all(each["validation"]["nsp_accuracy"] is not None for each in found)
+    pairs = f"{mean_of(found, 'nsp_accuracy'):.1%} ({mean_of(found, 'nsp_majority'):.1%})" if has_pairs else ""
+    return [
+        f"{mean_of(found, 'mlm_loss'):.2f}{spread} ({mean_of(found, 'unigram_entropy'):.2f})",
+        *(cell.replace("%", " %") for cell in (f"{mean_of(found, 'mlm_accuracy'):.1%}", pairs)),
+    ]
+
+
+def fine_tuned(results: Results) -> Rows:
+    """Test scores of models on each labelled set, a set a row, and of the best simple tool."""
+    return scores_of_sets(results, list(COMPARED), interval)
+
+
+def helped(results: Results) -> Rows:
+    """The same in short, as far as it was measured."""
+    shown = [title for title, models in COMPARED.items() if {"articles_60m", "public", "scratch"} & {*models}]
+    return measured(scores_of_sets(results, shown, score))
+
+
+def scores_of_sets(results: Results, columns: list[str], shown: Callable[[dict | None, str], str]) -> Rows:
+    """A labelled set a row: a cell for each column, empty where the set has no such model, and the best simple tool."""
+    yield ["test texts", "score", *columns, "the best without a BERT"]
+    for name, texts in SETS.items():
+        of_columns = [next((model for model in COMPARED[title] if model in texts.models), None) for title in columns]
+        found = {model: results.of(f"{name}_{model}") for model in of_columns if model}
+        metric, title = texts.score
+        simple = next((each["baselines"] for each in found.values() if each), {})
+        cells = [shown(found[model], metric) if model else "" for model in of_columns]
+        yield [texts.words, title, *cells, best_of(simple, metric)]
+
+
+def interval(found: dict | None, metric: str) -> str:
+    """The score with the interval that this many test texts allow the model that is kept (see `finetune.intervals`)."""
+    ends = found and found.get("intervals", {}).get("test", {}).get(metric)
+    return score(found, metric) + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
+
+
+def score(found: dict | None, metric: str) -> str:
+    """Of the test texts: the mean and the spread over the seeds, or the folds."""
+    if not found:
+        return NOT_MEASURED
+    of_test = found["test"][metric]
+    return f"{of_test['mean']:.3f}" + (f" ± {of_test['std']:.3f}" if of_test["std"] is not None else "")
+
+
+def best_of(models: dict[str, dict], metric: str) -> str:
+    """The score of the best model without a BERT, and its name."""
+    models = {name: found for name, found in models.items() if name not in WITH_A_BERT}
+    if not models:
+        return NOT_MEASURED
+    name = max(models, key=lambda model: models[model]["test"][metric]["mean"] or 0.0)
+    return f"{score(models[name], metric)} ({name})"
+
+
+def relatives(results: Results) -> Rows:
+    """BERT and its relatives: how each was pretrained, and what its first seed reaches fine-tuned."""
+    seeds = common_seeds(results, RELATIVES)
+    yield ["pretrained with", *relative_columns(seeds)]
+    for name, (words, _) in RELATIVES.items():
+        yield [words, *ten_minutes(results, name, seeds)]
+
+
+def students(results: Results) -> Rows:
+    """A teacher, and students of half its layers; nothing before there is a student."""
+    seeds = common_seeds(results, STUDENTS)
+    yield ["model", *relative_columns(seeds)]
+    if not seeds:
+        return
+    yield ["the teacher, an hour (4x256), one seed", *relative_cells(results, ["articles_60m"], "articles_60m")]
+    for name, (words, _) in STUDENTS.items():
+        yield [words, *ten_minutes(results, name, seeds)]
+
+
+def common_seeds(results: Results, names: Iterable[str]) -> list[int]:
+    """Of a table's rows that were pretrained at all, the seeds that all of them were pretrained with."""
+    of_rows = [{seed for seed in SEEDS if results.knows(f"{name}_10m_{seed}")} for name in names]
+    return sorted(set(SEEDS).intersection(*filter(None, of_rows))) if any(of_rows) else []
+
+
+def relative_columns(seeds: list[int]) -> list[str]:
+    number = {0: "", 1: ", one seed"}.get(len(seeds), f", mean of {len(seeds)} seeds")
+    scores = [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
+    return [f"held-out MLM loss{number}", "pairs (majority)", "parameters", "tokens/s", *scores]
+
+
+def ten_minutes(results: Results, name: str, seeds: list[int]) -> list[str]:
+    """Of the seeds of a relative or a student."""
+    return relative_cells(results, [f"{name}_10m_{seed}" for seed in seeds], f"{name}_10m")
+
+
+def relative_cells(results: Results, runs: list[str], model: str) -> list[str]:
+    """Of the pretrainings, and of the fine-tunings of a model."""
+    found = [results.of(name) for name in runs]
+    cells = pretraining_cells(found) if found and all(found) else [NOT_MEASURED] * 4
+    return cells + [score(results.of(f"{texts}_{model}"), SETS[texts].score[0]) for texts in RELATED_SETS]
+
+
+def pretraining_cells(found: list[dict]) -> list[str]:
+    """Means over the seeds. What is not defined for one, the loss or pairs, is empty."""
+    known = {name for name, value in found[0]["validation"].items() if value is not None}
+    spread = f" ± {statistics.stdev(each['validation']['mlm_loss'] for each in found):.2f}" if found[1:] else ""
+    of = " (its generator)" if "rtd_loss" in known else ""
+    pairs = [
+        f"{part.upper()} {mean_of(found, f'{part}_accuracy'):.1%} ({mean_of(found, f'{part}_majority'):.1%})"
+        for part in ("nsp", "sop")
+        if f"{part}_accuracy" in known
+    ]
+    return [
+        f"{mean_of(found, 'mlm_loss'):.2f}{spread}{of}",
+        " ".join(pairs).replace("%", " %"),
+        f"{found[0]['parameters'] / 1e6:.1f} M",
+        f"{statistics.mean(each['tokens'] / each['seconds'] for each in found):,.0f}",
+    ]
+
+
+def rates(results: Results) -> Rows:
+    """Held-out MLM losses of models that are continued at several peak learning rates."""
+    tried = sorted({rate for of_one in RATES.values() for rate in of_one}, key=float)
+    yield ["model, optimizer", *tried]
+    for model, optimizer in product(CONTINUED, RATES):
+        runs = [f"{model}_{optimizer}_{rate}" for rate in tried]
+        yield [f"{model}, {optimizer}", *(loss(results.of(name)) if name in RUNS else "" for name in runs)]
+
+
+def loss(found: dict | None) -> str:
+    return f"{found['validation']['mlm_loss']:.2f}" if found else NOT_MEASURED
+
+
+def epochs(results: Results) -> Rows:
+    """Held-out MLM losses of little text read many times, as far as they were measured."""
+    return measured(read_often(results))
+
+
+def read_often(results: Results) -> Rows:
+    yield ["text", "epochs", *(f"`{arguments}`" for arguments in REGULARISED.values())]
+    for size, counts in EPOCHS.items():
+        for count in counts:
+            yield [f"{size} MB", str(count), *(loss(results.of(f"{size}mb_{count}_{name}")) for name in REGULARISED)]
+
+
+def readings(results: Results) -> Rows:
+    """Every reading of a test part, in the order of time."""
+    yield ["date", "commit", "run", "found"]
+    for line in results.lines:
+        if line["reads_test"]:
+            yield [line["date"], line["commit"], f"`{line['run']}`", numbers(line["run"], line["found"])]
+
+
+def planned(text: str, results: Results) -> str:
+    """The runs that plans show (see `pretrain.engine.plan`), with the numbers of those that have a result."""
+    stages = json.loads(text)
+    for row in stages["pretraining"]:
+        if all(found := [results.of(name) for name in row["runs"]]):
+            names = {"loss": "mlm_loss", "unigram_entropy": "unigram_entropy", "accuracy": "mlm_accuracy"}
+            row |= {name: round(mean_of(found, key), 3) for name, key in names.items()}
+    for row in stages["fine-tuning"]:
+        ours, *_, scratch = (results.of(f"{row['set']}_{model}") for model in SETS[row["set"]].models)
+        if ours and scratch:
+            reached = {"reached": ours, "from_scratch": scratch}
+            row |= {name: round(found["test"][row["score"]]["mean"], 3) for name, found in reached.items()}
+            row["rows"] = ours["rows"]["train"]
+    lines = [
+        f'  "{stage}": [\n' + ",\n".join(f"    {json.dumps(row)}" for row in rows) + "\n  ]"
+        for stage, rows in stages.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def mean_of(found: Iterable[dict], key: str) -> float:
+    """Of several pretrainings."""
+    return statistics.mean(each["validation"][key] for each in found)
+
+
+def numbers(run: str, found: dict) -> str:
+    """The main number of a reading."""
+    # Of a run that is no more, the first.
+    metric = RUNS[run].score if run in RUNS else next(iter(found.get("test") or ()), None)
+    return f"{metric} {score(found, metric)}" if metric else f"MLM loss {found['validation']['mlm_loss']:.3f}"
+
+
+TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
+    "helped": ("README.md", helped),
+    "reached": ("README.md", reached),
+    "pretrained": ("docs/performance.md", pretrained),
+    "fine_tuned": ("docs/how_much.md", fine_tuned),
+    "relatives": ("docs/relatives.md", relatives),
+    "students": ("docs/relatives.md", students),
+    "rates": ("docs/how_much.md", rates),
+    "epochs": ("docs/how_much.md", epochs),
+    "readings": ("docs/data_sets.md", readings),
+}
