@@ -6,7 +6,7 @@ The inner module is the class of transformers itself: its forward pass, its drop
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -73,8 +73,11 @@ class WrappedModel(PretrainedModel):
                 local_files_only=True, dtype=torch.float32,
             )  # fmt: skip
         is_inside = re.compile(f"{re.escape(prefix)}(?!pooler)" if hasattr(inner, prefix[:-1]) else "(?!pooler)")
-        new = sorted({*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])})
-        _check(found, [name for name in new if is_inside.match(name)], stored, new_head)
+        # Names alone in version 4 of transformers, with both shapes in version 5.
+        other_shapes = sorted(each if isinstance(each, str) else each[0] for each in found["mismatched_keys"])
+        new = sorted({*found["missing_keys"], *other_shapes})
+        lost = [name for name in new if is_inside.match(name)]
+        _check(found["unexpected_keys"], lost, [] if new_head else other_shapes, stored)
         model = cls(config, inner)
         model.newly_initialised = tuple(name for name in new if not new_head or name.startswith(prefix))
         if model.newly_initialised:
@@ -273,18 +276,19 @@ def _read(stored: StoredWeights, prefix: str) -> dict[str, Tensor]:
     return {name: stored.read(name).to(torch.float32, copy=True) for name in names}
 
 
-def _check(found: dict[str, Any], lost: list[str], stored: StoredWeights, new_head: bool) -> None:
-    """Raise ModelError where the encoder is not that of config.json, or a head is of another size."""
-    surplus = sorted(name for name in found["unexpected_keys"] if _IN_A_LAYER.search(name))
+def _check(unexpected: Iterable[str], lost: list[str], other_shapes: list[str], stored: StoredWeights) -> None:
+    """Raise ModelError where the encoder is not that of config.json, or a tensor has another shape."""
+    surplus = sorted(name for name in unexpected if _IN_A_LAYER.search(name))
     if lost or surplus:
         what = f"lacks {len(lost)} tensors that" if lost else f"holds {len(surplus)} tensors more than"
         raise ModelError(
             f"{stored.path} {what} config.json asks for, {(lost or surplus)[0]} first; the two files do not belong "
             "together. Copy the folder again."
         )
-    if found["mismatched_keys"] and not new_head:
-        name = sorted(each[0] for each in found["mismatched_keys"])[0]
-        raise ModelError(f"{stored.path}: {name} has another shape than config.json asks for. Copy the folder again.")
+    if other_shapes:
+        raise ModelError(
+            f"{stored.path}: {other_shapes[0]} has another shape than config.json asks for. Copy the folder again."
+        )
 
 
 def rectangles(batch: PackedBatch) -> list[PackedBatch]:
