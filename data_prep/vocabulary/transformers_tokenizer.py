@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,8 @@ from ..errors import PrepError
 from .text_tokenizer import Span
 from .tokenizer_folder import leads_out
 
-_VOCABULARIES = (
-    "tokenizer.json", "vocab.json", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model",
-    "tokenizer.model",
-)  # fmt: skip
+_SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", *_SENTENCEPIECE)
 _CONFIG = "tokenizer_config.json"
 _FILES = (*_VOCABULARIES, "merges.txt", _CONFIG, "special_tokens_map.json", "added_tokens.json")
 _TEXTS_AT_ONCE = 1024
@@ -73,6 +72,11 @@ class TransformersTokenizer:
                 files[path.name] = path.read_bytes()
         if not files.keys() & {*_VOCABULARIES}:
             raise PrepError(f"{folder} holds no vocabulary ({', '.join(_VOCABULARIES)}): {_COPY}")
+        if not files.keys() & {"tokenizer.json", "vocab.json", "vocab.txt"} and not _reads_sentencepiece():
+            raise PrepError(
+                f"{folder} has its vocabulary as a model of SentencePiece alone, which transformers reads with two "
+                "more packages: pip install sentencepiece protobuf"
+            )
         from transformers import AutoTokenizer
 
         try:
@@ -149,6 +153,10 @@ class TransformersTokenizer:
         for name, content in files.items():
             with replaced(folder / name) as temporary:
                 temporary.write_bytes(content)
+
+
+def _reads_sentencepiece() -> bool:
+    return all(find_spec(name) for name in ("sentencepiece", "google")) and find_spec("google.protobuf") is not None
 
 
 def _template(tokenizer: Tokenizer) -> tuple[int, int, int, bool]:

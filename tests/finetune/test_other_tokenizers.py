@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -29,6 +30,33 @@ def both(request, other_encoder):
     folder = other_encoder(request.param)
     ours = TransformersTokenizer.load(folder, has_segments=request.param in ("albert", "electra"))
     return ours, AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def of_sentencepiece(tmp_path_factory):
+    """A folder with a model of SentencePiece alone, as DeBERTa-v3 comes."""
+    import sentencepiece
+
+    folder = tmp_path_factory.mktemp("deberta")
+    (folder / "text.txt").write_text("".join(f"the patient's heart rate was {n}, stable.\n" for n in range(300)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text.txt"), model_prefix=str(folder / "spm"), vocab_size=50, minloglevel=2, pad_id=0,
+        bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]",
+    )  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"model_type": "deberta-v2", "vocab_size": 50}))
+    return folder
+
+
+def test_a_model_of_sentencepiece_is_read_without_the_json_of_its_tokenizer(of_sentencepiece, monkeypatch):
+    import sentencepiece
+
+    ours = TransformersTokenizer.load(of_sentencepiece, has_segments=False)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(of_sentencepiece / "spm.model"))
+    found = ["the heart rate", "patients, 77 stable.", "rate"]
+    assert ours.encode(found) == theirs.encode(found)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(PrepError, match="model of SentencePiece alone.*: pip install sentencepiece protobuf"):
+        TransformersTokenizer.load(of_sentencepiece, has_segments=False)
 
 
 @given(st.lists(texts, min_size=1, max_size=4))
