@@ -1,12 +1,12 @@
 """The other side of learning.py: `BertForPreTraining` of transformers, trained by the clock.
 
 Set-up: the architecture and vocabulary of our default, bf16 autocast where the hardware computes in it, gradients
-clipped at 1. A batch is computed in the way that step.py found the fastest on CPUs (eager attention, four groups of
-similar lengths, each padded to its longest example, no mask where there is no padding), and elsewhere with
-scaled-dot-product attention in one group. Dropout is 0, not the 0.1 that its BertConfig has: that is slower, and no
-better in runs this short. Its MLM head runs on the masked rows alone (`model.bert`, `index_select`,
-`model.cls.predictions`). Pairs and masks are those of our own loader, from the same seed, whose packed batches are laid
-out as rectangles: its data loading is as fast as ours.
+clipped at 1. A batch is computed in the way that step.py found the fastest on a CPU with bf16 instructions (eager
+attention, four groups of similar lengths, each padded to its longest example, no mask where there is no padding;
+without these instructions it was not tried), and on a GPU with scaled-dot-product attention in one group. Dropout is 0,
+not the 0.1 that its BertConfig has: that is slower, and no better in runs this short. Its MLM head runs on the masked
+rows alone (`model.bert`, `index_select`, `model.cls.predictions`). Pairs and masks are those of our own loader, from
+the same seed, whose packed batches are laid out as rectangles: its data loading is as fast as ours.
 
 Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
 10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the

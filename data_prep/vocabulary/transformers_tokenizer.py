@@ -72,7 +72,7 @@ class TransformersTokenizer:
                 files[path.name] = path.read_bytes()
         if not files.keys() & {*_VOCABULARIES}:
             raise PrepError(f"{folder} holds no vocabulary ({', '.join(_VOCABULARIES)}): {_COPY}")
-        if not files.keys() & {"tokenizer.json", "vocab.json", "vocab.txt"} and not _reads_sentencepiece():
+        if files.keys() & {*_VOCABULARIES} <= {*_SENTENCEPIECE} and not _reads_sentencepiece():
             raise PrepError(
                 f"{folder} has its vocabulary as a model of SentencePiece alone, which transformers reads with two "
                 "more packages: pip install sentencepiece protobuf"
