@@ -73,6 +73,10 @@ class Encoded:
         ids = np.unique(self.ids).astype(np.int64)
         return torch.from_numpy(np.union1d(ids, [tokenizer.cls_id, tokenizer.sep_id]))
 
+    def lost(self) -> str:
+        """What cannot be learned of the texts though they are read, as a sentence that follows another; or nothing."""
+        return ""
+
     def lengths(self) -> np.ndarray:
         """Tokens of each text's sequences together: int64 [n]."""
         return np.bincount(self.text, self.sequences.lengths(), self.num_texts).astype(np.int64)

@@ -196,8 +196,8 @@ def encode_choices(
     """[CLS] text [SEP] choice [SEP] for each choice of a row (Devlin et al. 2019, section 4.4), of at most
     `sequence_length` tokens; a second text stands before each choice. The sequences of a row stay together.
 
-    Tokens are taken off the text, and off a choice only where it does not fit alone. A choice of which the tokenizer
-    leaves nothing is [UNK].
+    Tokens are taken off the text, then off the beginning of the second text, and off a choice only where it does not
+    fit alone. A choice of which the tokenizer leaves nothing is [UNK].
 
     Args:
         targets: [I] or [I, K], of each choice, row after row.
@@ -209,8 +209,8 @@ def encode_choices(
     table: list[tuple[int, int, int, int]] = []
     owners: list[int] = []
     used = num_tokens = num_long = num_cut = 0
-    for number, (text, choices) in enumerate(_tokenized(examples, tokenizer)):
-        fitting = [choice[:capacity] for choice in choices]
+    for number, (text, before, choices) in enumerate(_tokenized(examples, tokenizer)):
+        fitting = [_fitting(choice, before, capacity) for choice in choices]
         rooms = [min(len(text), capacity - len(choice)) for choice in fitting]
         pieces, starts = _beginnings(text, rooms, long_text)
         ends = used + np.cumsum([sum(map(len, pieces)), *map(len, fitting)])
@@ -243,15 +243,25 @@ def encode_choices(
     )
 
 
-def _tokenized(examples: Sequence[Example], tokenizer: TextTokenizer) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Ids of each row's text, and of its choices behind its second text."""
+def _tokenized(
+    examples: Sequence[Example], tokenizer: TextTokenizer
+) -> Iterator[tuple[np.ndarray, int, list[np.ndarray]]]:
+    """Ids of each row's text, the number of its second text's tokens, and ids of its choices behind the second text."""
     for begin in range(0, len(examples), _ROWS_AT_ONCE):
         part = examples[begin : begin + _ROWS_AT_ONCE]
         texts = tokenizer.encode([words_apart(row.text) for row in part])
+        seconds = tokenizer.encode([words_apart(row.text_pair or "") for row in part])
         choices = iter(tokenizer.encode([words_apart(text) for row in part for text in continuations(row)]))
-        for row, ids in zip(part, texts, strict=True):
-            of_row = [next(choices) or [tokenizer.unk_id] for _ in row.choices or ()]
-            yield np.asarray(ids, np.uint32), [np.asarray(each, np.uint32) for each in of_row]
+        for row, ids, second in zip(part, texts, seconds, strict=True):
+            of_row = [next(choices) for _ in row.choices or ()]
+            whole = [each if len(each) > len(second) else [*each, tokenizer.unk_id] for each in of_row]
+            yield np.asarray(ids, np.uint32), len(second), [np.asarray(each, np.uint32) for each in whole]
+
+
+def _fitting(choice: np.ndarray, before: int, capacity: int) -> np.ndarray:
+    """The tokens of a choice that fit, with the last of those before it that leave it whole."""
+    begin = min(before, max(len(choice) - capacity, 0))
+    return choice[begin : begin + capacity]
 
 
 def continuations(row: Example) -> list[str]:

@@ -1,6 +1,5 @@
 """Which rows to label next: those that the models are unsure of, and that differ. `python -m finetune.choose`"""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 
 from .inputs import begin
-from .output import Output
+from .output import Output, to_json
 from .predict import PredictSettings, predictions
 from .rows import BadRows, Example
 from .settings import FinetuneError
@@ -113,8 +112,7 @@ def run(settings: ChooseSettings) -> None:
             mean = task.finished(mean[None])[0] if len(folders) > 1 else mean
             prediction = task.prediction(mean, examples[place])
             numbers = dict(zip(reasons, (round(float(number), 6) for number in unsure[place]), strict=False))
-            found_row = {**rows[place], **numbers, **prediction}
-            output.file.write(json.dumps(found_row, ensure_ascii=False, default=str) + "\n")
+            output.file.write(to_json({**rows[place], **numbers, **prediction}) + "\n")
     kept = min(settings.rows, len(rows))
     skipped = f", {bad.count:,} passed over" if bad.count else ""
     models = f"{len(folders)} seeds" if len(folders) > 1 else "one model"

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import numpy as np
@@ -44,6 +44,8 @@ class Dataset:
     train: list[Example]
     validation: list[Example]
     test: list[Example]
+    bad_rows: list[tuple[str, str]] = field(default_factory=list)
+    """Place and problem of those that were skipped."""
 
     def held_out(self) -> dict[str, list[Example]]:
         """The parts that nothing is learned from: "validation", and "test" where there is one."""
@@ -68,7 +70,8 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     Raises:
         FinetuneError, PrepError: they cannot be used (see `rows` and `Task.fitted`).
     """
-    bad, show_text = BadRows(settings.skip_bad_rows), settings.show_text == "yes"
+    bad_rows: list[tuple[str, str]] = []
+    bad, show_text = BadRows(settings.skip_bad_rows, listed=bad_rows), settings.show_text == "yes"
     task, columns, train = read_training_rows(settings, task, bad)
     others = {}
     for name, path in (("validation", settings.validation), ("test", settings.test)):
@@ -84,7 +87,7 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
         if not others["validation"]:
             few = f'values of "{columns.group}"' if columns.group else "texts"
             raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
-    dataset = Dataset(task, columns, train, others["validation"], others.get("test", []))
+    dataset = Dataset(task, columns, train, others["validation"], others.get("test", []), bad_rows)
     check_parts(columns, list(chain(*dataset.held_out().values())), settings)
     describe(dataset, settings)
     return judged(dataset)

@@ -62,7 +62,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     if settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)
-    teacher = open_teacher(settings, task, tokenizer)
+    teacher = open_teacher(settings, task, tokenizer, dataset.train)
     objective = learned(settings, task.objective(train, settings), model, train.words(tokenizer), teacher=teacher)
     learner = Learner(settings, model, objective, settings.seed, rates=depth_rates(settings, model))
     masking = Masking(tokenizer, settings.seed) if settings.mlm_weight else None

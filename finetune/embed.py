@@ -168,9 +168,7 @@ def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) 
             output.flush(written)
         writer.close()
     _tell(written, time.monotonic() - began, settings, embedder)
-    if (mean := cosine.mean()) is not None:
-        print(f"Two of these texts at random have a cosine of {mean:.2f}: judge a cosine beside that, not by itself.",
-              file=sys.stderr)  # fmt: skip
+    sys.stderr.write(cosine.sentence())
 
 
 def vectors(

@@ -18,6 +18,7 @@ from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 from .batches import Encoded
 from .candidates import Search, paper_grid, ways
 from .dataset import Dataset, read_dataset
+from .output import to_json
 from .resolve import MAY_DIFFER, out_folder, resolve, with_budget, with_task
 from .results import Results, finished_results, presented, refuse_fewer_seeds
 from .settings import FinetuneSettings
@@ -72,7 +73,8 @@ def run_seeds(
         refuse_fewer_seeds(out, seeds)
         if needs_seeds and not all((out / seed_name(seed) / "results.json").exists() for seed in seeds):
             return None
-        return finished_results(out, seeds, material.digest, presented(settings, dataset))
+        asked, shown = presented(settings, dataset), dataset.task.shown.values()
+        return finished_results(out, seeds, material.digest, asked, shown)
 
     results = world.from_main(finished)
     if results:
@@ -80,6 +82,7 @@ def run_seeds(
         return results
     if world.is_main:
         write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+        _list_bad_rows(out / "bad_rows.jsonl", dataset)
     introduce(settings)
     searched = {"learning_rates_tried": None, "grid": None}
     if len(candidates := ways(settings)) > 1:
@@ -96,12 +99,21 @@ def run_seeds(
     return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))
 
 
+def _list_bad_rows(path: Path, dataset: Dataset) -> None:
+    """Write place and problem of the rows that were skipped, if any were."""
+    path.unlink(missing_ok=True)
+    if dataset.bad_rows:
+        rows = ({"place": place, "problem": problem} for place, problem in dataset.bad_rows)
+        write_text(path, "".join(to_json(row) + "\n" for row in rows))
+        say(f"{path} lists the bad rows.")
+
+
 def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
     """Tokenizer, teacher and ids; says how much of the texts will be cut."""
     tokenizer = open_tokenizer(settings.model)
 
     task, parts = dataset.task, (dataset.train, dataset.validation, dataset.test)
-    teacher = open_teacher(settings, task, tokenizer)
+    teacher = open_teacher(settings, task, tokenizer, dataset.train)
     train, validation, test = (
         task.encode(part, tokenizer, settings.sequence_length, settings.long_text) for part in parts
     )
@@ -117,13 +129,13 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
     """What share of the training texts, and of their tokens, the model will not see."""
     length = settings.sequence_length
     if not train.num_long:
-        return f"All training texts fit into {length} tokens."
+        return f"All training texts fit into {length} tokens.{train.lost()}"
     share = train.num_long / train.num_texts
     sentence = f"{share:.1%} of the training texts are longer than {length} tokens: "
     if settings.long_text == "windows":
         sentence += f"they are read in windows ({len(train.sequences):,} for {train.num_texts:,} texts)."
         more = f" Of questions or second texts that take more than half of a window {train.num_cut:,} tokens are cut."
-        return sentence + (more if train.num_cut else "")
+        return sentence + (more if train.num_cut else "") + train.lost()
     cut = train.num_cut / train.num_tokens
     remedy = " (--long-text windows reads everything)" if task.takes_windows else ""
     return sentence + f"{cut:.1%} of all tokens will be cut{remedy}."

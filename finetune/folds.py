@@ -70,7 +70,8 @@ def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
     Raises:
         FinetuneError: there are fewer different texts or groups than folds.
     """
-    bad = BadRows(settings.skip_bad_rows)
+    bad_rows: list[tuple[str, str]] = []
+    bad = BadRows(settings.skip_bad_rows, listed=bad_rows)
     task, columns, rows = read_training_rows(settings, task, bad)
     bad.report()
     if settings.folds == GROUPS and columns.group is None:
@@ -84,7 +85,8 @@ def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
         train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum, by_group)
         if not validation:
             raise FinetuneError(f"{settings.train} has too few rows for --folds {settings.folds}: give fewer")
-        yield judged(Dataset(task.fitted_to(rest), columns, train, validation, [rows[number] for number in test]))
+        held_out = validation, [rows[number] for number in test]
+        yield judged(Dataset(task.fitted_to(rest), columns, train, *held_out, bad_rows))
 
 
 def parts_of(rows: Sequence[Example], task: Task, number: str, group: str | None) -> list[np.ndarray]:

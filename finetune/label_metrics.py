@@ -16,7 +16,9 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
     """Scores over K labels: [n, K] each, gold of 0 and 1, given of bool.
 
     Micro averages count every label of every text alike, macro averages the labels that occur among gold or given ones;
-    `map` is the mean over the labels with a gold text of the average precision; `exact_match` the share of texts whose
+    `map` is the mean over the labels with a gold text of the average precision; `lrap` the mean over the texts with a
+    gold label of the share of gold labels among those that are as probable or more, mean over the gold ones (label
+    ranking average precision; scikit-learn counts texts without a label as 1); `exact_match` the share of texts whose
     labels are all right; `loss` the binary cross entropy, mean over texts and labels, in nats. A score without a gold
     or given label to count is None, not defined.
     """
@@ -28,6 +30,7 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
     f1 = 2 * right[occurs] / (of_gold + of_given)[occurs]
     some = np.flatnonzero(of_gold)
     precisions = [average_precision_score(gold[:, label], probabilities[:, label]) for label in some]
+    ranked = _label_rankings(gold, probabilities)
     p = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - SMALLEST)
     return {
         "micro_f1": defined_share(2 * right.sum(), of_gold.sum() + of_given.sum()),
@@ -35,6 +38,7 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
         "micro_precision": defined_share(right.sum(), of_given.sum()),
         "micro_recall": defined_share(right.sum(), of_gold.sum()),
         "map": float(np.mean(precisions)) if precisions else None,
+        "lrap": float(ranked[gold.any(1)].mean()) if gold.any() else None,
         "exact_match": float((gold == given).all(1).mean()),
         "loss": float(-np.where(gold, np.log(p), np.log(1 - p)).mean()),
     }
@@ -63,9 +67,21 @@ def multi_label_scores_of_draws(
         "micro_precision": defined_ratio(right.sum(1), of_given.sum(1)),
         "micro_recall": defined_ratio(right.sum(1), of_gold.sum(1)),
         "map": defined_ratio((precisions * is_gold).sum(1), is_gold.sum(1).astype(float)),
+        "lrap": defined_ratio(counts @ _label_rankings(gold, probabilities), (counts @ gold.any(1)).astype(float)),
         "exact_match": counts @ (gold == given).all(1) / total,
         "loss": counts @ losses / total,
     }
+
+
+def _label_rankings(gold: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """`lrap` of each text: [n], 0 for one without a gold label."""
+    found = np.zeros(len(gold))
+    for text, (labels, scores) in enumerate(zip(gold, probabilities, strict=True)):
+        of_gold = scores[labels]
+        # Places among all labels and among the gold ones; of equal scores the last.
+        among_all, among_gold = ((each >= of_gold[:, None]).sum(1) for each in (scores, of_gold))
+        found[text] = (among_gold / among_all).mean() if len(of_gold) else 0
+    return found
 
 
 def per_label(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]) -> list[dict]:

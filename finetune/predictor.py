@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from data_prep.durable import read_object, write_json
-from data_prep.text.cells import kind_of, whole_characters
+from data_prep.text.cells import kind_of
 from model.bert import BertWithHead
 from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
@@ -286,27 +286,37 @@ def _examples(given: Iterable[Any], task: Task, trained: Sequence[str]) -> Itera
     Args:
         trained: the columns of texts that the model was trained on; empty where they are not known.
     """
-    num_texts = len(trained)
     for number, texts in enumerate(given, 1):
         place = f"text {number}"
-        if task.asked_row or not task.takes_pairs:
+        if task.asked_row:
+            row, columns = texts, _columns_of(place, texts, task, trained)
+        elif task.takes_pairs:
+            parts = _parts(place, texts, len(trained))
+            columns = Columns(("text", "text_pair")[: len(parts)])
+            row = dict(zip(columns.texts, parts, strict=True))
+        else:
             row, columns = {"text": texts}, Columns(("text",))
-            if task.asked_row:
-                row, columns = texts, _columns_of(place, texts, task, trained)
-            try:
-                yield task.example(place, row, columns)
-            except ValueError as problem:
-                raise FinetuneError(f"{place} {problem}: mend it, or leave it out") from None
-            continue
-        parts = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, tuple | list) else ()
-        if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
-            raise FinetuneError(f"{place} is {kind_of(texts)}: give a text, or a pair of texts")
-        if num_texts and len(parts) != num_texts:
-            found, trained = {1: "a single text", 2: "a pair"}, {1: "single texts", 2: "pairs of texts"}
-            raise FinetuneError(f"{place} is {found[len(parts)]}: the model was trained on {trained[num_texts]}")
-        if not all(map(str.strip, parts)):
-            raise FinetuneError(f"{place} is empty: leave it out")
-        yield Example(place, *map(whole_characters, parts))
+        try:
+            yield task.example(place, row, columns)
+        except ValueError as problem:
+            raise FinetuneError(f"{place} {problem}: mend it, or leave it out") from None
+
+
+def _parts(place: str, texts: Any, num_texts: int) -> tuple[str, ...]:
+    """A text of a caller, or a pair of them.
+
+    Args:
+        num_texts: 1 or 2, as the model was trained; 0 where that is not known.
+    """
+    parts = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, tuple | list) else ()
+    if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
+        raise FinetuneError(f"{place} is {kind_of(texts)}: give a text, or a pair of texts")
+    if num_texts and len(parts) != num_texts:
+        found, trained = {1: "a single text", 2: "a pair"}, {1: "single texts", 2: "pairs of texts"}
+        raise FinetuneError(f"{place} is {found[len(parts)]}: the model was trained on {trained[num_texts]}")
+    if not all(map(str.strip, parts)):
+        raise FinetuneError(f"{place} is empty: leave it out")
+    return parts
 
 
 def _columns_of(place: str, row: Any, task: Task, trained: Sequence[str]) -> Columns:

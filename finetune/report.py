@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,10 +74,16 @@ def per_class_table(rows: Sequence[dict], what: str = "class", counted: str = "t
     """The rows of `metrics.per_class`, `label_metrics.per_label` or `tag_metrics.per_type`, as text."""
     names = short_names([row["label"] for row in rows], 32)
     body = [
-        [name, *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")), row["support"]]
+        [name, *(f"{row[score]:.3f}" for score in scores_of(row)), row["support"]]
         for name, row in zip(names, rows, strict=True)
     ]
     return _aligned([[what, "precision", "recall", "F1", counted], *body])
+
+
+def scores_of(row: Mapping[str, Any]) -> list[str]:
+    """The names of precision, recall and F1 of a class, a label or a type; of entities the strict ones, which are those
+    of the predictions."""
+    return [f"{'strict_' * ('strict_f1' in row)}{name}" for name in ("precision", "recall", "f1")]
 
 
 def scores_table(

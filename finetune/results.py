@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,17 +145,20 @@ def presented(settings: FinetuneSettings, dataset: Dataset) -> dict[str, Any]:
 _PRESENTED_BEFORE = {"report_by": None, "show_text": "yes"}
 
 
-def finished_results(out: Path, seeds: range, digest: str, asked: Mapping[str, Any]) -> dict | None:
+def finished_results(
+    out: Path, seeds: range, digest: str, asked: Mapping[str, Any], shown: Iterable[str]
+) -> dict | None:
     """The content of results.json, if it is that of these seeds on these texts; else None.
 
     Args:
         asked: what `presented` gives: results that were written for something else are written again.
+        shown: scores of the task's tables: results of a release that had fewer are written again.
     """
     results = read_object(out / "results.json", data=str, validation=dict)
     if results is None or results["data"] != digest:
         return None
     before = asked | _PRESENTED_BEFORE | results
-    if any(before[name] != value for name, value in asked.items()):
+    if any(before[name] != value for name, value in asked.items()) or not results["validation"].keys() >= {*shown}:
         return None
     finished = [scores["seeds"] for scores in results["validation"].values() if "seeds" in scores]
     return results if finished and len(finished[0]) == len(seeds) else None

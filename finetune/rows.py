@@ -35,10 +35,11 @@ class BadRows:
     Args:
         skip: whether to skip.
         remedy: what `--skip-bad-rows` would do.
+        listed: takes place and problem of all that are skipped; of many rows that are only passed through, none.
     """
 
-    def __init__(self, skip: bool, remedy: str = "leave such rows out"):
-        self.skip, self.remedy = skip, remedy
+    def __init__(self, skip: bool, remedy: str = "leave such rows out", listed: list[tuple[str, str]] | None = None):
+        self.skip, self.remedy, self.listed = skip, remedy, listed
         self.count = self.left_out = 0
         self._first = ""
 
@@ -51,6 +52,8 @@ class BadRows:
         if not self.skip:
             raise FinetuneError(f"{place} {problem}: mend the row, or {self.remedy} with --skip-bad-rows")
         self.count += 1
+        if self.listed is not None:
+            self.listed.append((place, problem))
         self._first = self._first or f"{place} {problem}"
 
     def report(self) -> None:

@@ -16,6 +16,7 @@ from data_prep.text.sources import Source
 from .inputs import ROWS_AT_ONCE, begin, check_question, longer_than, parts_of
 from .rows import BadRows
 from .settings import FinetuneError
+from .vectors.cosines import RandomCosine
 
 # Of a text on the screen.
 _MOST_CHARACTERS = 200
@@ -91,8 +92,8 @@ def run(settings: SearchSettings) -> None:
     embedder = Embedder(settings.model, settings.device, settings.precision, normalize=True)
     bad = BadRows(settings.skip_bad_rows, "pass over such rows")
     queries = embedder.of_texts([whole_characters(query) for query in settings.query])  # [Q, H]
-    num_long = embedder.num_long
-    for query, found in zip(settings.query, nearest(settings, sources, embedder, queries, bad), strict=True):
+    num_long, cosine = embedder.num_long, RandomCosine()
+    for query, found in zip(settings.query, nearest(settings, sources, embedder, queries, bad, cosine), strict=True):
         if len(settings.query) > 1:
             print(f"\n{_one_line(query)}" if settings.show_text == "yes" else "")
         for each in found:
@@ -102,17 +103,20 @@ def run(settings: SearchSettings) -> None:
     if long := [f"{count:,} text{'s' * (count != 1)} {which}" for which, count in counts.items() if count]:
         what = longer_than(embedder.sequence_length, embedder.long_text)
         print(f"{' and '.join(long)}: {what}", file=sys.stderr)
+    sys.stderr.write(cosine.sentence())
     if bad.count:
         print(f"{bad.count:,} rows without a usable text were passed over", file=sys.stderr)
 
 
 def nearest(
-    settings: SearchSettings, sources: Sequence[Source], embedder, queries: np.ndarray, bad: BadRows
-) -> list[list[Found]]:
+    settings: SearchSettings, sources: Sequence[Source], embedder, queries: np.ndarray, bad: BadRows,
+    cosine: RandomCosine,
+) -> list[list[Found]]:  # fmt: skip
     """Of each query the texts with the largest cosines, the nearest first. Memory does not grow with the file.
 
     Args:
         queries: their unit vectors [Q, H].
+        cosine: takes in the vectors of all texts.
 
     Raises:
         FinetuneError: the file has no usable text.
@@ -121,7 +125,9 @@ def nearest(
     for places, texts, first in _texts(settings, sources, embedder, bad):
         # What is computed beside a text changes the last digits of its cosine. Rounded, those of equal texts are equal,
         # unless they lie on both sides of a border of rounding.
-        cosines = np.round(queries @ embedder.of_texts(texts).T, 6)  # [Q, n]
+        vectors = embedder.of_texts(texts)
+        cosine.add(vectors)
+        cosines = np.round(queries @ vectors.T, 6)  # [Q, n]
         for number, of_query in enumerate(cosines.tolist()):
             order = range(-first, -first - len(texts), -1)
             rows = map(Found._make, zip(of_query, order, places, texts, strict=True))

@@ -65,7 +65,7 @@ class FinetuneSettings(LoopSettings):
     encoding: str = "utf-8"
     """Encoding of the files; auto: found for each."""
     skip_bad_rows: bool = False
-    """Leave out and count rows without text or label, or with a label that is not in --train."""
+    """Leave out rows without text or label, or with a label that is not in --train; bad_rows.jsonl lists them."""
     sequence_length: int | Literal["auto"] = "auto"
     """Most tokens read at once. auto: as many as the model can."""
     long_text: LongText | Literal["auto"] = "auto"

@@ -1,7 +1,7 @@
 """A fine-tuned teacher beside a task: a student also learns the probabilities that it gives to the classes (Hinton et
 al. 2015)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_prep.text.cells import words_apart
 from data_prep.text.sources import listing
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model.bert import BertWithHead
 from pretrain.engine.folder import weights_digest
 
 from .batches import LabelledBatch
+from .rows import Example
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import ClassObjective, Task
 from .tokenizer import open_tokenizer
@@ -24,6 +26,7 @@ LOSS = "soft"
 """The name of the teacher's loss, as it is learned: times its share."""
 # Logits are divided by it before the softmax.
 TEMPERATURE = 2.0
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,14 @@ def divergences(logits: Tensor, teacher: Tensor) -> Tensor:
     return F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1) * TEMPERATURE**2
 
 
-def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: TextTokenizer) -> Teacher | None:
+def open_teacher(
+    settings: FinetuneSettings, task: Task, tokenizer: TextTokenizer, train: Sequence[Example]
+) -> Teacher | None:
     """The model that `--teacher` names; None without it.
 
     Args:
         tokenizer: of the student.
+        train: the texts that both read.
 
     Raises:
         FinetuneError, PrepError: it cannot be used, or does not fit the task or the student.
@@ -92,10 +98,7 @@ def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: TextTokenize
         raise FinetuneError(
             f"the teacher {folder} has other classes than {settings.train}{named}: fine-tune it on the same classes"
         )
-    if open_tokenizer(folder).digest() != tokenizer.digest():
-        raise FinetuneError(
-            f"the teacher {folder} has another tokenizer than {settings.model}: give a student of the same vocabulary"
-        )
+    _check_tokenizers(open_tokenizer(folder), tokenizer, train, f"the teacher {folder}", settings.model)
     if model.config.max_position_embeddings < settings.sequence_length:
         raise FinetuneError(
             f"the teacher {folder} reads {model.config.max_position_embeddings} tokens: give --sequence-length up to "
@@ -103,3 +106,22 @@ def open_teacher(settings: FinetuneSettings, task: Task, tokenizer: TextTokenize
         )
     model = model.to(settings.device).eval().requires_grad_(False)
     return Teacher(task, model, [labels.index(name) for name in task.labels], weights_digest(folder))
+
+
+def _check_tokenizers(
+    of_teacher: TextTokenizer, of_student: TextTokenizer, train: Sequence[Example], teacher: str, student: str
+) -> None:
+    """Raises FinetuneError where they do not make the same sequences of the texts; those of a BERT and a DistilBERT
+    may, which are kept in other forms."""
+    both = of_teacher, of_student
+    if of_teacher.digest() == of_student.digest():
+        return
+    facts = [(each.cls_id, each.sep_id, each.unk_id, tuple(each.vocabulary)) for each in both]
+    rows = (train[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(train), _ROWS_AT_ONCE))
+    parts = ([words_apart(text) for row in part for text in row.every_text()] for part in rows)
+    if facts[0] != facts[1] or any(of_teacher.encode(part) != of_student.encode(part) for part in parts):
+        raise FinetuneError(f"{teacher} has another tokenizer than {student}: give a student of the same vocabulary")
+    of_pairs = [(each.pair_separators, each.tells_segments) for each in both]
+    if of_pairs[0] != of_pairs[1] and any(row.text_pair is not None for row in train):
+        raise FinetuneError(f"{teacher} reads pairs of texts in another way than {student}: give a student that reads "
+                            "them as the teacher does")  # fmt: skip

@@ -104,6 +104,7 @@ def encode_words(
         kept.append(np.array(ids, dtype=np.uint32))
         num_long += len(windows) > 1
         begin, word = begin + len(ids), word + len(first)
+    assert word == sum(len(words) for _, words in texts), "a token for each word"
     return Encoded(
         ids=np.concatenate([np.zeros(0, np.uint32), *kept]),
         sequences=spans_of(np.array(table, dtype=np.int64).reshape(-1, 4), np.zeros(len(table), dtype=np.int64)),

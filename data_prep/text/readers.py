@@ -122,10 +122,11 @@ _NOTE = re.compile(r"# (\S+ = |id |newdoc\b|newpar\b)")
 def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
     """CoNLL: a word a line, its tag in the last column, a blank line between sentences. Rows of "tokens" and "tags".
 
-    Columns stand between tabs or else blanks; lines such as "# name = value" are notes. A line that lacks its tag has
-    None; a file of words alone has no tags. With -DOCSTART- lines the rows have a "document" too.
+    Columns stand between tabs or else blanks; lines such as "# name = value" are notes. A line that lacks its tag, or
+    has another number of columns than the first of its sentence that has any, has None; a file of words alone has no
+    tags. With -DOCSTART- lines the rows have a "document" too.
     """
-    documents, begin = 0, 0
+    documents, begin, width = 0, 0, 0
     tokens: list[str] = []
     tags: list[str | None] = []
 
@@ -145,8 +146,9 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
             continue
         begin = begin if tokens else number
         word, *columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+        width = width if tokens and width else len(columns)
         tokens.append(word.strip())
-        tags.append(columns[-1].strip() or None if columns else None)
+        tags.append(columns[-1].strip() or None if columns and len(columns) == width else None)
 
 
 def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:

@@ -55,9 +55,12 @@ def _is_rejected(value: Mapping[str, Any]) -> bool:
 
 
 def is_without_entities(row: Mapping[str, Any], column: str) -> bool:
-    """Whether the row is one of Label Studio's JSON-MIN export that was annotated, and nothing was found in it: such
-    rows lack the column."""
-    return row.get(column) is None and row.get("annotation_id") is not None
+    """Whether the row was annotated, and nothing was found in it: such rows lack the column in Label Studio's JSON-MIN
+    export, and may lack it in that of Prodigy."""
+    is_annotated = row.get("annotation_id") is not None or (
+        row.get("_task_hash") is not None and row.get("answer") == "accept"
+    )
+    return row.get(column) is None and is_annotated
 
 
 class _Span(NamedTuple):
@@ -174,7 +177,8 @@ def doccano(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict
 def prodigy(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A row that Prodigy reads."""
     spans = [{"start": each.start, "end": each.end, "label": each.type} for each in found]
-    return {"text": text, "spans": spans, "meta": _others(row)}
+    own = {"id": row["id"]} if "id" in row else {}
+    return {"text": text, "spans": spans, "meta": own | _others(row)}
 
 
 def label_studio(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:

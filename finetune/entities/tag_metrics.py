@@ -14,8 +14,9 @@ from .tags import entities, parts
 
 def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float | None]:
     """How many entities were found: `f1`, `precision` and `recall` as conlleval and seqeval count them, where a tag I-
-    that continues nothing begins an entity too; `strict_f1` where it does not (seqeval's strict mode); `accuracy` and
-    `loss` of the words' tags. A share of no entity at all is None, not defined, where seqeval has 0.
+    that continues nothing begins an entity too; `strict_f1`, `strict_precision` and `strict_recall` where it does not
+    (seqeval's strict mode); `accuracy` and `loss` of the words' tags. A share of no entity at all is None, not defined,
+    where seqeval has 0.
 
     Args:
         targets: int64 [I, 2], the text of each word and the place of its tag among `labels`.
@@ -24,11 +25,7 @@ def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[st
     """
     found = word_scores(targets[:, 1], outputs)
     gold, given, strict = _found(targets, outputs, labels)
-    precision, recall, f1 = _agreement(gold, given)
-    return {
-        "f1": f1, "precision": precision, "recall": recall, "strict_f1": _agreement(gold, strict)[2],
-        "accuracy": found["accuracy"], "loss": found["loss"],
-    }  # fmt: skip
+    return {**_both(gold, given, strict), "accuracy": found["accuracy"], "loss": found["loss"]}
 
 
 def tagging_scores_of_draws(
@@ -70,6 +67,8 @@ def tagging_scores_of_draws(
         "precision": defined_ratio(number["right"], number["given"]),
         "recall": defined_ratio(number["right"], number["gold"]),
         "strict_f1": defined_ratio(2 * number["strictly right"], number["gold"] + number["strict"]),
+        "strict_precision": defined_ratio(number["strictly right"], number["strict"]),
+        "strict_recall": defined_ratio(number["strictly right"], number["gold"]),
         **of_tags,
     }
 
@@ -87,6 +86,13 @@ def _found(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> t
     return found
 
 
+def _both(gold: set, given: set, strict: set) -> dict[str, float | None]:
+    """Lenient and strict scores."""
+    names = ("precision", "recall", "f1")
+    lenient = dict(zip(names, _agreement(gold, given), strict=True))
+    return lenient | dict(zip((f"strict_{name}" for name in names), _agreement(gold, strict), strict=True))
+
+
 def _agreement(gold: set, given: set) -> tuple[float | None, float | None, float | None]:
     """Precision, recall and F1; None where there is nothing to count."""
     right, all_of_both = len(gold & given), len(gold) + len(given)
@@ -94,20 +100,20 @@ def _agreement(gold: set, given: set) -> tuple[float | None, float | None, float
 
 
 def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool) -> list[dict]:
-    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type; an undefined score is
-    0.0, as in `per_class`.
+    """`label`, `precision`, `recall`, `f1` and `support` (gold entities, or words) of every type, and of entities the
+    strict scores (see `tagging_scores`); an undefined one is 0.0, as in `per_class`.
 
     Args:
         of_words: every tag is a type of words, which are no entities.
     """
     if of_words:
         return per_class(targets[:, 1], outputs, labels)
-    gold, given, _ = _found(targets, outputs, labels)
+    found = _found(targets, outputs, labels)
     rows = []
     for name in sorted({parts(label)[1] for label in labels if parts(label)[0]}):
-        of_gold, of_given = ({entity for entity in each if entity[-1] == name} for each in (gold, given))
-        precision, recall, f1 = (each or 0.0 for each in _agreement(of_gold, of_given))
-        rows.append({"label": name, "precision": precision, "recall": recall, "f1": f1, "support": len(of_gold)})
+        gold, given, strict = ({entity for entity in each if entity[-1] == name} for each in found)
+        scores_of_type = {score: value or 0.0 for score, value in _both(gold, given, strict).items()}
+        rows.append({"label": name, **scores_of_type, "support": len(gold)})
     return rows
 
 

@@ -58,13 +58,17 @@ def answers_of(row: Mapping[str, Any], column: str, context: str) -> tuple[Span,
     """Where the answers of a row are in its context, the first one first; none for a question without an answer.
 
     Args:
-        column: holds {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, or JSON of either.
+        column: holds {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, or JSON of either; it
+            may be empty where the row is said to be impossible.
 
     Raises:
         ValueError: with what is wrong.
     """
+    is_impossible = str(row.get("is_impossible")).strip().lower() == "true"
+    if is_impossible and str(row.get(column) or "").strip() == "":
+        return ()
     found = tuple(_span(*pair, context, column) for pair in _pairs(row.get(column), column))
-    if found and row.get("is_impossible") is True:
+    if found and is_impossible:
         raise ValueError(f'is said to be impossible, and has an answer in "{column}"')
     return found
 

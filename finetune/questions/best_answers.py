@@ -12,12 +12,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import logsumexp
 
 from .answers import Span
-from .contexts import EncodedQuestions
+from .contexts import MOST_TOKENS, EncodedQuestions
 
 NUM_BEST = 20
 """B: answers that are kept of a text."""
-MOST_TOKENS = 30
-"""Of an answer."""
 WIDTH = 1 + 3 * NUM_BEST
 LONGEST_CONTEXT = 2**24
 """Characters: beyond them float32 knows not every whole number."""

@@ -15,6 +15,8 @@ from ..batches import Encoded, overlapping, spans_of
 from ..rows import Example
 from .answers import Span
 
+MOST_TOKENS = 30
+"""Of an answer that is given."""
 _TEXTS_AT_ONCE = 1024
 Run = tuple[int, int]
 """(start, length) of the tokens of a text among those of all."""
@@ -33,10 +35,20 @@ class EncodedQuestions(Encoded):
     """int32 [len(ids), 2]: (start, end) of each token in its text."""
     answers: str
     """A digest of all answers, of which only the first ones are learned."""
+    num_long_answers: int
+    """First answers of more than MOST_TOKENS tokens."""
+    num_parted_answers: int
+    """First answers of which no window holds all."""
 
     def digest(self) -> str:
         """Of everything that is learned from, or judged by."""
         return super().digest() + self.answers
+
+    def lost(self) -> str:
+        """What answers cannot be learned or given."""
+        long = f" Answers of more than {MOST_TOKENS} tokens, the most that is given: {self.num_long_answers:,}."
+        parted = f" Answers that no window holds as a whole, learned as no answer: {self.num_parted_answers:,}."
+        return long * (self.num_long_answers > 0) + parted * (self.num_parted_answers > 0)
 
 
 def encode_questions(examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int) -> EncodedQuestions:
@@ -72,6 +84,10 @@ def encode_questions(examples: Sequence[Example], tokenizer: TextTokenizer, sequ
         num_cut=sum(each.num_cut for each in laid),
         characters=characters,
         answers=hashlib.blake2b(repr([row.label for row in examples]).encode(), digest_size=16).hexdigest(),
+        num_long_answers=sum(each.answer_length > MOST_TOKENS for each in laid),
+        num_parted_answers=sum(
+            bool(row.label) and not any(map(any, each.answers)) for row, each in zip(examples, laid, strict=True)
+        ),
     )
 
 
@@ -86,6 +102,8 @@ class _Layout(NamedTuple):
     """Of question and context."""
     num_cut: int
     """Of the question, that are in no window."""
+    answer_length: int
+    """Of the first answer; 0 where there is none."""
 
 
 def _laid_out(example: Example, question: Run, context: Run, characters: np.ndarray, capacity: int) -> _Layout:
@@ -101,7 +119,7 @@ def _laid_out(example: Example, question: Run, context: Run, characters: np.ndar
         is_inside = start <= first <= last < start + size
         answers.append((first - start + 1, last - start + 1) if is_inside else (0, 0))
     spans = [(asked_at, kept, begin + start, size) for start, size in windows]
-    return _Layout(spans, answers, asked + length, asked - kept)
+    return _Layout(spans, answers, asked + length, asked - kept, last - first + 1 if example.label else 0)
 
 
 def tokens_of(answer: Span, characters: np.ndarray) -> tuple[int, int]:

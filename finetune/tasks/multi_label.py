@@ -47,8 +47,14 @@ class MultiLabel(Task):
 
     name = "multi-label"
     label_columns = ("labels", "label", "tags", "categories", "classes", "topics")
-    shown = {"micro-F1": "micro_f1", "macro-F1": "macro_f1", "mAP": "map", "all labels right": "exact_match"}
-    metrics = ("micro_f1", "macro_f1", "micro_precision", "micro_recall", "map", "exact_match", "loss")
+    shown = {
+        "micro-F1": "micro_f1",
+        "macro-F1": "macro_f1",
+        "mAP": "map",
+        "LRAP": "lrap",
+        "all labels right": "exact_match",
+    }
+    metrics = ("micro_f1", "macro_f1", "micro_precision", "micro_recall", "map", "lrap", "exact_match", "loss")
     default_metric = "micro_f1"
     baseline_names = (TFIDF, FREQUENCIES)
 

@@ -26,9 +26,8 @@ from .sequences import fine_tuned_classifier, last_layer, new_classifier, number
 
 TFIDF, MEAN = "TF-IDF + ridge regression", "mean"
 SCORE = "predicted_score"
-# float32 goes to 3.4e38; its smallest number with all digits is 1.2e-38, and neighbours are 6e-8 to 1.2e-7 of a number
-# apart.
-_LARGEST, _LEAST_SPREAD, _LEAST_SHARE = 1e37, 1e-37, 1e-5
+# The smallest float32 with all digits is 1.2e-38, and neighbours are 6e-8 to 1.2e-7 of a number apart.
+_LEAST_SPREAD, _LEAST_SHARE = 1e-37, 1e-5
 
 
 class Regression(Task):
@@ -60,14 +59,13 @@ class Regression(Task):
         return number(row, column)
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Regression":
-        """Raises FinetuneError where all numbers are the same, or too large or too close together for float32."""
+        """Raises FinetuneError where all numbers are the same, or too close together for float32."""
         numbers = np.array([example.label for example in train], dtype=np.float64)
         if len(numbers) < 2 or numbers.min() == numbers.max():
             raise FinetuneError(
                 f'"{columns.label}" of {settings.train} has no two different numbers: give --label-column'
             )
-        largest = np.abs(numbers).max()
-        if largest > _LARGEST or numbers.std() < max(_LEAST_SPREAD, _LEAST_SHARE * largest):
+        if numbers.std() < max(_LEAST_SPREAD, _LEAST_SHARE * np.abs(numbers).max()):
             raise FinetuneError(
                 f'the numbers in "{columns.label}" of {settings.train} do not fit into float32 (from '
                 f"{numbers.min():.12g} to {numbers.max():.12g}): write them in another unit, or count from another zero"

@@ -47,10 +47,11 @@ def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
     column = settings.label_column or usual_column(names, usual)
     words = next((name for name in Tagging.text_columns if any(isinstance(row.get(name), list) for row in rows)), None)
     name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())
-    if name == Classification.name:
-        return Classification(), settings.label_column
-    say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
-    return TASKS[name](), column
+    # Where the labels show nothing, their column is looked for by the names that are usual for classes.
+    is_usual = column is not None and column.lower() in Classification.label_columns
+    if name != Classification.name or is_usual or settings.label_column:
+        say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
+    return TASKS[name](), settings.label_column if name == Classification.name else column
 
 
 def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSettings) -> Columns | None:
@@ -98,7 +99,7 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
     # Names that come again in other company; those in a name with a semicolon do not.
     if any(SEPARATOR in text for text in texts) and len(set(parts)) < len(parts):
         return MultiLabel.name, "names joined by semicolons"
-    return Classification.name, "names"
+    return Classification.name, "one class a row"
 
 
 def _number(value: Any) -> float | None:

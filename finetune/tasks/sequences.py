@@ -18,6 +18,9 @@ from pretrain.engine.folder import family_of, open_model
 
 from ..settings import FinetuneError, FinetuneSettings
 
+# float32 goes to 3.4e38, and so does what is computed of numbers.
+_LARGEST = 1e37
+
 
 def new_classifier(settings: FinetuneSettings, seed: int, **changes: Any) -> BertForSequenceClassification:
     """See `new_model`."""
@@ -115,6 +118,8 @@ def number(row: Mapping[str, Any], column: str) -> float:
         found = math.inf
     if math.isinf(found):
         raise ValueError(f'has an infinite "{column}"')
+    if abs(found) > _LARGEST:
+        raise ValueError(f'has a "{column}" that does not fit into float32')
     return found
 
 

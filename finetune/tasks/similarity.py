@@ -110,7 +110,8 @@ class Similarity(Task):
         scores = self.targets(train)
         if scores.min() == scores.max():
             raise FinetuneError(
-                f'"{columns.label}" of {settings.train} has no two different scores: give --label-column'
+                f'"{columns.label}" of {settings.train} has no two different scores: give --label-column, or no such '
+                "column if each pair belongs together"
             )
         return Similarity(SCORES, (float(scores.min()), float(scores.max())))
 

@@ -44,6 +44,7 @@ from ..entities.tags import (
     typed,
 )
 from ..mistakes import Mistake, mistakes_markdown
+from ..output import to_json
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
@@ -63,6 +64,8 @@ class Tagging(Task):
         scheme: in which the tags of the training rows were written, and those of predictions are.
         has_types: whether those tags had types, or were B and I alone.
         counts: of the types among the training rows.
+        is_strict: whether entities begin with B- alone, as those do that are learned here: an I- that continues nothing
+            is a mistake of the model, and mostly one word too many. Otherwise it begins an entity.
     """
 
     name = "tagging"
@@ -71,11 +74,11 @@ class Tagging(Task):
     takes_pairs, takes_teacher = False, True
     long_text, reads_everything, prediction_holds_text = "windows", True, True
     shown = {
-        "entity F1": "f1", "precision": "precision", "recall": "recall", "strict F1": "strict_f1",
-        "word accuracy": "accuracy",
+        "strict F1": "strict_f1", "strict precision": "strict_precision", "strict recall": "strict_recall",
+        "lenient F1": "f1", "word accuracy": "accuracy",
     }  # fmt: skip
-    metrics = ("f1", "precision", "recall", "strict_f1", "accuracy", "loss")
-    default_metric = "f1"
+    metrics = ("strict_f1", "strict_precision", "strict_recall", "f1", "precision", "recall", "accuracy", "loss")
+    default_metric = "strict_f1"
 
     def __init__(
         self,
@@ -83,8 +86,10 @@ class Tagging(Task):
         scheme: str = IOB2,
         has_types: bool = True,
         counts: Mapping[str, int] | None = None,
+        is_strict: bool = True,
     ):
         self.labels, self.scheme, self.has_types, self.counts = list(labels), scheme, has_types, counts or {}
+        self.is_strict = is_strict
         self.of_words = scheme == PLAIN
         if self.of_words:
             self.shown = {"word accuracy": "accuracy", "macro-F1": "macro_f1"}
@@ -150,7 +155,7 @@ class Tagging(Task):
     def of_model(self, config: BertConfig) -> "Tagging":
         """The tags are the label names of the model."""
         names = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
-        return Tagging(names, scheme_of_labels(names))
+        return Tagging(names, scheme_of_labels(names), is_strict=False)
 
     def facts(self) -> list[str]:
         """The names of the tags and their scheme."""
@@ -256,8 +261,10 @@ class Tagging(Task):
         return {"scheme": self.scheme, **({} if self.has_types else {"has_types": False})}
 
     def with_decision(self, decision: Mapping[str, Any]) -> "Tagging":
-        """Predictions in the scheme of training; of a folder of transformers in that of its labels."""
-        return Tagging(self.labels, decision.get("scheme", self.scheme), decision.get("has_types", True), self.counts)
+        """Predictions in the scheme of training; of a folder of transformers in that of its labels, of which it is not
+        known what an I- that continues nothing means there."""
+        scheme, has_types = decision.get("scheme", self.scheme), decision.get("has_types", True)
+        return Tagging(self.labels, scheme, has_types, self.counts, is_strict="scheme" in decision)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.entities.tag_metrics.tagging_scores` and `word_scores`."""
@@ -372,7 +379,7 @@ class Tagging(Task):
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each type stand below those of all."""
         rows = [
-            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in report.scores_of(row)),
              f"{row['support']:,}")
             for row in results["per_type"][split]
         ]  # fmt: skip
@@ -385,8 +392,11 @@ print(tag("One text."))"""
             kind="token-classification",
             name="a tagger of a domain",
             title=f"A tagger of words: {', '.join(self._types()[:8])}{' ...' if len(self._types()) > 8 else ''}",
-            findings=table((what, "precision", "recall", "F1", self._counted), rows),
-            metrics=tuple(name for name in ("f1", "precision", "recall", "accuracy") if name in self.metrics),
+            findings=table((what, "precision", "recall", "F1", self._counted), rows)
+            + ("" if self.of_words else _OF_STRAY_TAGS),
+            metrics=tuple(
+                name for name in ("strict_f1", "strict_precision", "strict_recall", "accuracy") if name in self.metrics
+            ),
             example="" if config.classifier_hidden_layers else example,
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
@@ -418,8 +428,7 @@ print(tag("One text."))"""
         tags = self._tags(output)
         if form == "conll":
             return conll(_words(example), self._written(tags))
-        made = _TOOLS[form](row, example.text, self._mentions(tags, example))
-        return json.dumps(made, ensure_ascii=False, default=str)
+        return to_json(_TOOLS[form](row, example.text, self._mentions(tags, example)))
 
     @property
     def forms(self) -> Mapping[str, Form]:  # type: ignore[override]
@@ -432,14 +441,16 @@ print(tag("One text."))"""
         return [self.labels[place] for place in ids]
 
     def _tags(self, output: np.ndarray) -> list[str]:
-        """The most probable tag of each word; an I- that continues nothing is a B-."""
+        """The most probable tag of each word; an I- that continues nothing is an O, or a B- (see `is_strict`)."""
         tags = self._names(output.argmax(1))
         return tags if self.of_words else iob2(self._entities(tags), len(tags))
 
     def _entities(self, tags: Sequence[str]) -> list[Entity]:
         if self.of_words:
             return [Entity(place, place + 1, tag) for place, tag in enumerate(tags)]
-        return io_entities(tags) if any(tag != OUTSIDE and not parts(tag)[0] for tag in tags) else entities(tags)
+        if any(tag != OUTSIDE and not parts(tag)[0] for tag in tags):
+            return io_entities(tags)
+        return entities(tags, self.is_strict)
 
     def _written(self, tags: Sequence[str]) -> list[str]:
         """Tags as the training rows had them."""
@@ -463,6 +474,9 @@ print(tag("One text."))"""
 
 
 _MISTAKES = 20
+_OF_STRAY_TAGS = """
+
+A tag I- that continues nothing counts as no entity (seqeval's strict mode); the pipeline below begins one there."""
 _NUMBERS = "Tags are numbers, so nothing is known of entities: give the names of the tags for scores of entities."
 # So many tags may be there however few the rows are.
 _MANY = 200

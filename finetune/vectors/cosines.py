@@ -42,6 +42,13 @@ class RandomCosine:
             return None
         return float((np.sum(self.total**2) - self.count) / (self.count * (self.count - 1)))
 
+    def sentence(self) -> str:
+        """What a person has to know of a cosine; empty for less than two texts."""
+        mean = self.mean()
+        return "" if mean is None else (
+            f"Two of these texts at random have a cosine of {mean:.2f}: judge a cosine beside that, not by itself.\n"
+        )  # fmt: skip
+
 
 def of_pairs(first: Any, second: Any, texts: np.ndarray, is_ranked: bool) -> np.ndarray:
     """The COLUMNS of n pairs: float32 [n, 4].

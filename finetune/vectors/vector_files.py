@@ -4,7 +4,6 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,8 +19,8 @@ from ..settings import FinetuneError
 Row = dict[str, Any]
 
 VECTOR, VECTORS = "vector", "vectors"
-# Rows of a table that are made at once.
-_ROWS_AT_ONCE = 512
+# Of the lines that are read at once; as numbers of Python they take three times as much and more.
+_BYTES_AT_ONCE = 8_000_000
 _KINDS = {
     VECTOR: pa.list_(pa.float32()),
     VECTORS: pa.list_(pa.list_(pa.float32())),
@@ -132,9 +131,9 @@ def to_parquet(lines: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def _rows(lines: Path) -> Iterator[list[Row]]:
-    with open(lines, encoding="utf-8") as file:
-        while part := list(map(json.loads, islice(file, _ROWS_AT_ONCE))):
-            yield part
+    with open(lines, "rb") as file:
+        while part := file.readlines(_BYTES_AT_ONCE):
+            yield list(map(json.loads, part))
 
 
 def _kind(values: Sequence[Any]) -> pa.DataType:

@@ -96,6 +96,15 @@ def test_no_answers_are_no_answer(answers):
     assert answers_of(row_of(answers, is_impossible=True), "answers", CONTEXT) == ()
 
 
+@pytest.mark.parametrize(("answers", "yes", "no"), [(None, True, False), ("", "True", "False"), (" ", "true", "")])
+def test_an_impossible_question_needs_no_answers(answers, yes, no):
+    assert answers_of(row_of(answers, is_impossible=yes), "answers", CONTEXT) == ()
+    with pytest.raises(ValueError, match='has no "answers"'):
+        answers_of(row_of(answers, is_impossible=no), "answers", CONTEXT)
+    with pytest.raises(ValueError, match="is said to be impossible, and has an answer"):
+        answers_of(row_of([ONE], is_impossible=yes), "answers", CONTEXT)
+
+
 def test_without_the_column_nothing_is_asked_of_it():
     assert QuestionAnswering().example("x:1", row_of(None), Columns(("question", "context"), None)).label is None
 

@@ -55,6 +55,10 @@ def test_windows_hold_the_question_and_all_of_the_context(small_tokenizer, quest
     assert all(b - a <= max(1, room - int(0.25 * room)) for (a, _), (b, _) in pairwise(spans))
     characters = encoded.characters[first : first + len(ids)]
     wanted = tokens_of(answer, characters)
+    num_wanted = wanted[1] - wanted[0] + 1
+    is_held = any(at - first <= wanted[0] and wanted[1] < at - first + size for at, size in spans)
+    assert encoded.num_long_answers == (num_wanted > 30)
+    assert encoded.num_parted_answers == (num_wanted <= 0 or not is_held)
     assert encoded.targets.sum(0) == pytest.approx([1, 1], abs=1e-5)
     for (_, _, targets), (at, size) in zip(found, spans, strict=True):
         start, end = (int(column.argmax()) for column in targets.T)
@@ -62,6 +66,16 @@ def test_windows_hold_the_question_and_all_of_the_context(small_tokenizer, quest
         is_inside = at - first <= wanted[0] <= wanted[1] < at - first + size
         shown = (wanted[0] - (at - first) + 1, wanted[1] - (at - first) + 1) if is_inside else (0, 0)
         assert (start, end) == shown
+
+
+def test_answers_that_cannot_be_learned_or_given_are_said(small_tokenizer):
+    context = " ".join(["heart"] * 40)
+    answers = [(0, 5), (0, len(context) - 6), (6, 50)]
+    encoded = encode_questions([example("the", context, answer) for answer in answers], small_tokenizer, 12)
+    said = (" Answers of more than 30 tokens, the most that is given: 1. Answers that no window holds as a whole, "
+            "learned as no answer: 2.")  # fmt: skip
+    assert encoded.lost() == said
+    assert not encode_questions([example("the", context, answers[0])], small_tokenizer, 12).lost()
 
 
 @given(st.text(st.sampled_from(LETTERS), min_size=1, max_size=40), st.data())

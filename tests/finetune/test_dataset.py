@@ -187,6 +187,7 @@ def test_three_files(write_rows, capsys):
     assert [row.place for row in dataset.validation] == ["validation.jsonl:1", "validation.jsonl:2"]
     assert [row.text for row in dataset.test] == ["t"] and dataset.task.labels == ["a", "b"]
     assert capsys.readouterr().out.splitlines() == [
+        'Task: classification, as "label" holds one class a row (--task names another).',
         'Columns: texts in "text", labels in "label".',
         "Texts: 60 for training, 2 for validation, 1 for test.",
         "2 classes: a 40, b 20.",

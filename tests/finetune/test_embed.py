@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -120,8 +121,25 @@ def test_a_row_without_a_text_keeps_its_place(embed, refused, write_rows, tmp_pa
         assert [line[name] is None for line in lines] == [False, True, True, False, True]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "counts"), [
+    (("v.parquet",), (3_000, 12_000)), (("w.parquet", "--words"), (1_000, 4_000)),
+])  # fmt: skip
+def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeypatch, options, counts):
+    monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 300_000)
+    name, *more = options
+    peaks = []
+    for count in counts:
+        file = write_rows([{"text": f"the heart rate {n}" + " of the patient" * (n % 3)} for n in range(count)])
+        tracemalloc.start()
+        embed(file, f"--out={tmp_path / f'{count}-{name}'}", *more)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
 def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 200)
     rows = [
         {
             "i": 1,

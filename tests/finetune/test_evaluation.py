@@ -164,7 +164,9 @@ def test_groups_or_parts_that_were_corrected_are_noticed(finished, files):
     first, *rest = dataset.test
 
     def found(dataset):
-        return finished_results(finished, range(1, 2), results["data"], presented(settings, dataset))
+        return finished_results(
+            finished, range(1, 2), results["data"], presented(settings, dataset), dataset.task.shown.values()
+        )
 
     assert found(dataset) == results
     assert found(replace(dataset, test=[replace(first, group="x"), *rest])) is None

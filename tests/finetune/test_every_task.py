@@ -5,6 +5,8 @@ import json
 import pytest
 from safetensors.torch import load_file
 
+from finetune.choose import main as choose
+from finetune.entities import taggers
 from finetune.predict import main as predict
 from finetune.run import main
 from pretrain.engine import loop
@@ -147,15 +149,58 @@ def test_folds_answer_each_row_and_keep_no_text_where_that_is_asked_for(given, t
     assert MARK in (tmp_path / "open" / "doubtful.jsonl").read_text()
 
 
-def test_a_row_without_a_label_is_named_or_left_out(given, task, write_rows, capsys):
+def test_rows_without_a_label_are_named_or_left_out_and_listed(given, task, write_rows, tmp_path, capsys):
     rows = rows_of(task, 60)
-    del rows[17][LABELS.get(task, "label")]
+    for number in (17, 31):
+        del rows[number][LABELS.get(task, "label")]
     train = write_rows(rows, "bad.jsonl")
     arguments = [f"--train={train}" if word.startswith("--train=") else word for word in given("run")]
     assert main(arguments) == 2
     assert "bad.jsonl:18" in capsys.readouterr().err
     assert main([*arguments, "--skip-bad-rows", "--dry-run"]) == 0
-    assert "Bad rows skipped: 1 (the first: bad.jsonl:18" in capsys.readouterr().out
+    assert "Bad rows skipped: 2 (the first: bad.jsonl:18" in capsys.readouterr().out
+    assert main([*arguments, "--skip-bad-rows", "--seeds=1", "--budget=1steps", "--evaluations=1"]) == 0
+    listed = [json.loads(line) for line in (tmp_path / "run" / "bad_rows.jsonl").read_text().splitlines()]
+    assert [row["place"] for row in listed] == ["bad.jsonl:18", "bad.jsonl:32"]
+    assert all(row["problem"].startswith("has no ") for row in listed)
+
+
+@pytest.mark.slow
+def test_each_way_to_measure_and_to_choose_is_for_every_task(task, encoder, write_rows, tmp_path, one_thread, capsys):
+    def file(name, count, first=0):
+        rows = rows_of(task, count, first)
+        # One that is far longer than a sequence.
+        long = rows[0]["tokens"] if task == "tagging" else rows[0]
+        if task == "tagging":
+            long += ["the"] * 99
+            rows[0]["tags"] += ["O"] * 99
+        else:
+            long[next(name for name in ("context", "text_b", "text") if name in long)] += " the" * 99
+        return write_rows([{**row, "site": "ab"[n % 2]} for n, row in enumerate(rows)], name)
+
+    named = {"model": encoder, "task": task, "train": file("train.jsonl", 160), "test": file("test.jsonl", 30, 300)}
+    fixed = ["--device=cpu", "--precision=fp32", "--threads=1", "--batch-size=8", "--budget=4steps", "--evaluations=1"]
+    given = [*(f"--{key}={value}" for key, value in named.items()), *fixed]
+    run, curve, compared = (tmp_path / name for name in ("run", "curve", "compared"))
+    assert main([*given, f"--out={run}", "--seeds=2", "--report-by=site"]) == 0
+    results = json.loads((run / "results.json").read_text())
+    assert {value: part["texts"] for value, part in results["by"]["test"].items()} == {"a": 15, "b": 15}
+    assert len(results["baselines"]) >= 2 - (task == "tagging" and not taggers.has_crf())
+    assert all(each["test"] for each in results["baselines"].values())
+    assert main([*given, f"--out={curve}", "--seeds=1", "--learning-curve"]) == 0
+    assert len(list(curve.glob("rows-*"))) >= 2 and (curve / "learning_curve.md").exists()
+    assert main([*given, f"--out={compared}", "--seeds=1", "--compare=scratch"]) == 0
+    assert "not pretrained" in (compared / "comparison.md").read_text()
+    unlabelled = [{k: v for k, v in row.items() if k != LABELS.get(task, "label")} for row in rows_of(task, 40, 900)]
+    texts, has_answers = write_rows(unlabelled, "unlabelled.jsonl"), task != "similarity"
+    asked = [f"--model={run}", texts, "--device=cpu"]
+    assert predict([*asked, "--ensemble", f"--out={tmp_path / 'together.jsonl'}"]) == (0 if has_answers else 2)
+    assert choose([*asked, "--rows=5", f"--out={tmp_path / 'chosen.jsonl'}"]) == (0 if has_answers else 2)
+    if has_answers:
+        assert len((tmp_path / "together.jsonl").read_text().splitlines()) == 40
+        chosen = [json.loads(line) for line in (tmp_path / "chosen.jsonl").read_text().splitlines()]
+        assert len({json.dumps(row) for row in chosen}) == 5
+        assert all(row["uncertainty"] >= row["disagreement"] >= 0 for row in chosen)
 
 
 def test_the_plan_is_made_and_nothing_is_kept(given, tmp_path, capsys):

@@ -3,15 +3,12 @@
 import math
 import statistics
 import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import sklearn.metrics as reference
 
 from finetune.metrics import METRICS, combined, confusion, per_class, scores, spread
-
-CASES = 400
 
 
 def random_case(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,14 +81,16 @@ def correlation(gold: list[int], predicted: list[int]) -> float:
     return float((x * y).sum() / math.sqrt(variance)) if variance > 1e-12 else 0.0
 
 
-def cases(every: int = 1) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    for seed in range(0, CASES, every):
-        yield seed, *random_case(seed)
+def in_cases(every: int):
+    """Some of them, and thousands in the slow tests."""
+    return pytest.mark.parametrize("seeds", [range(0, 400, every), pytest.param(range(1500), marks=pytest.mark.slow)])
 
 
-def test_scores_equal_a_count_by_hand_and_print_no_warning():
+@in_cases(every=1)
+def test_scores_equal_a_count_by_hand_and_print_no_warning(seeds):
     degenerate = 0
-    for seed, gold, probabilities in cases():
+    for seed in seeds:
+        gold, probabilities = random_case(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = scores(gold, probabilities)
@@ -104,8 +103,10 @@ def test_scores_equal_a_count_by_hand_and_print_no_warning():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_scores_equal_those_of_scikit_learn():
-    for seed, gold, probabilities in cases(every=15):
+@in_cases(every=15)
+def test_scores_equal_those_of_scikit_learn(seeds):
+    for seed in seeds:
+        gold, probabilities = random_case(seed)
         found = scores(gold, probabilities)
         predicted = probabilities.argmax(axis=1)
         report = reference.classification_report(gold, predicted, output_dict=True, zero_division=0)
@@ -125,8 +126,10 @@ def test_scores_equal_those_of_scikit_learn():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_class_has_its_row():
-    for seed, gold, probabilities in cases(every=15):
+@in_cases(every=15)
+def test_every_class_has_its_row(seeds):
+    for seed in seeds:
+        gold, probabilities = random_case(seed)
         num_labels = probabilities.shape[1]
         labels, predicted = [f"class {c}" for c in range(num_labels)], probabilities.argmax(axis=1)
         with warnings.catch_warnings():

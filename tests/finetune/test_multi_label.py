@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,16 @@ import sklearn.metrics as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finetune.dataset import read_dataset
 from finetune.label_metrics import multi_label_scores, per_label
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
-from finetune.rows import Columns, Example
+from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.multi_label import MultiLabel, best_threshold, thresholds
 from finetune.tasks.selection import kind_of_labels
+from finetune.tasks.sequences import last_layer
 
 
 def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -31,8 +34,13 @@ def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(40))
-def test_scores_are_those_of_scikit_learn(seed):
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)])
+def test_scores_are_those_of_scikit_learn(seeds):
+    for seed in seeds:
+        check_scores(seed)
+
+
+def check_scores(seed: int) -> None:
     gold, probabilities, given_ = random_case(seed)
     found = multi_label_scores(gold, probabilities, given_)
     kept = {"zero_division": 0}
@@ -50,6 +58,10 @@ def test_scores_are_those_of_scikit_learn(seed):
     ranked = gold[:, some], probabilities[:, some]
     wanted = reference.average_precision_score(*ranked, average="macro") if some.any() else None
     assert found["map"] == (wanted if wanted is None else pytest.approx(wanted))
+    has_label = gold.any(1)
+    ranked = gold[has_label], probabilities[has_label]
+    wanted = reference.label_ranking_average_precision_score(*ranked) if has_label.any() else None
+    assert found["lrap"] == (wanted if wanted is None else pytest.approx(wanted))
     # A share of nothing, which is 0 there, is not defined.
     has = {"precision": given_.any(), "recall": gold.any(), "f1": given_.any() or gold.any()}
     assert {name: found[f"micro_{name}"] is not None for name in has} == has
@@ -103,6 +115,22 @@ def test_the_task_is_told_by_the_labels(values, task):
     assert kind_of_labels(values)[0] == task
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["a", "b"], 'classification, as "label" holds one class a row'),
+        ([1, 2], 'classification, as "label" holds one class a row'),
+        ([["a"], ["b", "a"]], 'multi-label, as "label" holds lists'),
+        (["a;b", "b;c"], 'multi-label, as "label" holds names joined by semicolons'),
+        ([0.5, 2], 'regression, as "label" holds numbers with fractions'),
+    ],
+)
+def test_the_task_that_was_found_is_said(write_rows, capsys, labels, said):
+    rows = [{"text": f"the heart {number}", "label": labels[number % 2]} for number in range(40)]
+    read_dataset(FinetuneSettings(train=write_rows(rows)))
+    assert f"Task: {said} (--task names another).\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("thresholds", [[0.3, 0.4], {"a": None, "b": 0.5}, {"a": 0.3}, "0.3"])
 def test_thresholds_that_are_no_numbers_are_refused(thresholds):
     with pytest.raises(FinetuneError, match=r"the thresholds in finetune.json are no numbers"):
@@ -120,6 +148,42 @@ def test_labels_are_lists_or_joined_and_none_is_no_label():
     for value in (None, [None], ["a", ""], ["a", " "], [["a"]], {"a": 1}, [0.5]):
         with pytest.raises(ValueError, match="labels"):
             labels(value)
+
+
+HOSTILE = [
+    ({"labels": ["a"]}, 'has no "text"'),
+    ({"text": None, "labels": ["a"]}, 'has no "text"'),
+    ({"text": " \n", "labels": ["a"]}, 'has an empty "text"'),
+    ({"text": ["x"], "labels": ["a"]}, "is not text"),
+    ({"text": "x"}, 'has no "labels"'),
+    ({"text": "x", "labels": None}, 'has no "labels"'),
+    ({"text": "x", "labels": ["a", ""]}, '"labels"'),
+    ({"text": "x", "labels": ["a", " "]}, '"labels"'),
+    ({"text": "x", "labels": [None]}, '"labels"'),
+    ({"text": "x", "labels": [["a"]]}, '"labels"'),
+    ({"text": "x", "labels": {"a": 1}}, '"labels"'),
+    ({"text": "x", "labels": [0.5]}, '"labels"'),
+    ({"text": "x", "labels": float("nan")}, '"labels"'),
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), HOSTILE)
+def test_a_bad_row_is_refused_with_its_place_or_skipped(write_rows, row, problem):
+    path = write_rows([{"text": "one", "labels": []}, row, {"text": "\u200b\u0301", "labels": "a"}])
+    with pytest.raises(FinetuneError) as error:
+        list(read_rows(MultiLabel(), path, "utf-8", Columns(("text",), "labels"), BadRows(skip=False)))
+    message = str(error.value)
+    assert message.startswith("train.jsonl:2 ") and problem in message and "--skip-bad-rows" in message
+    rows = read_rows(MultiLabel(), path, "utf-8", Columns(("text",), "labels"), BadRows(skip=True))
+    assert [(each.place, each.label) for each in rows] == [("train.jsonl:1", ()), ("train.jsonl:3", ("a",))]
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_new_head_gives_each_label_the_share_it_has(encoder, from_scratch):
+    settings = FinetuneSettings(model=str(encoder), from_scratch=from_scratch)
+    model = MultiLabel(["a", "b"], shares=[0.02, 0.7]).build_model(settings, 1)
+    np.testing.assert_allclose(last_layer(model).bias.detach().sigmoid(), [0.02, 0.7], rtol=1e-5)
+    assert model.config.problem_type == "multi_label_classification"
 
 
 def test_rows_that_teach_nothing_are_refused():
@@ -174,6 +238,27 @@ def test_it_learns_and_its_thresholds_are_kept(finished, files):
     assert found["micro_f1"] == pytest.approx(results["test"]["micro_f1"]["seeds"][best], abs=1e-6)
 
 
+def test_the_pipeline_of_transformers_and_the_card_give_our_probabilities(finished, files, capsys):
+    from transformers import pipeline
+
+    final, texts = finished / "final", [json.loads(line)["text"] for line in open(files[1])][:10]
+    ask = pipeline("text-classification", model=str(final), top_k=None, device="cpu")
+    for ours, theirs in zip(Predictor(final).predict(texts), ask(texts), strict=True):
+        assert {each["label"]: each["score"] for each in theirs} == pytest.approx(ours["probabilities"], abs=1e-5)
+    code = re.search(r"```python\n(.*?)```", (final / "README.md").read_text(), re.DOTALL)[1]
+    capsys.readouterr()
+    exec(code.replace("path/to/this/folder", str(final)).replace("One text.", texts[0]), {})
+    assert "heart" in capsys.readouterr().out
+
+
+def test_simple_tools_stand_beside_it(finished):
+    """Of the test words each tells its label; the frequencies of the labels rank nothing."""
+    baselines = json.loads((finished / "results.json").read_text())["baselines"]
+    words, frequencies = (baselines[name]["test"] for name in ("TF-IDF + logistic regression", "label frequencies"))
+    assert words["map"]["mean"] > 0.7 > 0.5 > frequencies["map"]["mean"]
+    assert words["lrap"]["mean"] > 0.9 > 0.8 > frequencies["lrap"]["mean"]
+
+
 def test_predictions_are_the_labels_at_their_thresholds(finished, files, tmp_path):
     out = tmp_path / "out.csv"
     assert predict([files[1], f"--model={finished / 'final'}", f"--out={out}", "--device=cpu"]) == 0
@@ -182,6 +267,19 @@ def test_predictions_are_the_labels_at_their_thresholds(finished, files, tmp_pat
         given_ = [name for name in sorted(WORDS) if float(row[f"probability_{name}"]) >= limits[name]]
         assert row["predicted_labels"] == ";".join(given_)
     assert "# Most confident mistakes" in (finished / "mistakes.md").read_text()
+
+
+def test_scores_that_an_earlier_release_did_not_have_are_written(encoder, files, tmp_path, one_thread):
+    given = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={tmp_path}/run", "--seeds=1"]
+    given += ["--budget=2steps", "--evaluations=1", "--device=cpu", "--precision=fp32", "--threads=1"]
+    assert main(given) == 0
+    path = tmp_path / "run" / "results.json"
+    before = json.loads(path.read_text())
+    fewer = {split: {name: each for name, each in before[split].items() if name != "lrap"}
+             for split in ("validation", "test")}  # fmt: skip
+    path.write_text(json.dumps(before | fewer))
+    assert main(given) == 0
+    assert json.loads(path.read_text()) == before
 
 
 def test_options_of_other_tasks_are_refused(encoder, files, tmp_path, capsys):

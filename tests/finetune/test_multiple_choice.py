@@ -250,14 +250,14 @@ SENTENCES = st.lists(st.sampled_from(["heart", "rates", "42", "[x]", "zzz", "\u2
     " ".join
 )
 ROWS = st.lists(
-    st.tuples(SENTENCES, st.sampled_from([None, "the mask"]), st.lists(SENTENCES, min_size=2, max_size=4)),
+    st.tuples(SENTENCES, st.none() | SENTENCES, st.lists(SENTENCES, min_size=2, max_size=4)),
     min_size=1, max_size=6,
 )  # fmt: skip
 
 
 @given(ROWS, st.integers(8, 30), st.sampled_from(["head", "head-tail"]))
 @settings(max_examples=100)
-def test_the_text_is_cut_and_a_choice_only_where_it_does_not_fit(small_tokenizer, rows, size, long_text):
+def test_the_texts_are_cut_and_a_choice_only_where_it_does_not_fit(small_tokenizer, rows, size, long_text):
     examples = [Example("", text, stem, 0, choices=tuple(choices)) for text, stem, choices in rows]
     encoded = encode_choices(examples, TASK.targets(examples), small_tokenizer, size, long_text)
     tokenizer, room = small_tokenizer, size - 3
@@ -266,9 +266,12 @@ def test_the_text_is_cut_and_a_choice_only_where_it_does_not_fit(small_tokenizer
     long_rows = set()
     for number, row in enumerate(examples):
         text = tokenizer.encode([row.text])[0]
-        for place, choice in enumerate(continuations(row)):
-            ids = tokenizer.encode([choice])[0] or [tokenizer.unk_id]
-            kept = ids[:room]
+        stem = tokenizer.encode([row.text_pair or ""])[0]
+        for place, choice in enumerate(row.choices):
+            alone = tokenizer.encode([choice])[0] or [tokenizer.unk_id]
+            ids = stem + alone
+            # The last tokens of the second text, as many as leave the choice whole.
+            kept = [*stem[max(0, len(ids) - room) :], *alone[:room]]
             left = min(len(text), room - len(kept))
             head = left if long_text == "head" or left == len(text) else left // 4
             shown = text[:head] + text[len(text) - (left - head) :] if left > head else text[:head]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,6 +102,19 @@ def test_order_and_count_do_not_depend_on_how_many_rows_are_held(ask, write_rows
     assert [row["text"] for row in parts] == [row["text"] for row in rows]
     for one, other in zip(whole, parts, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(ask, write_rows, make_rows, tmp_path):
+    peaks = []
+    # The smaller one is larger than what is read of a file at once.
+    for count in (20_000, 60_000):
+        file = write_rows(make_rows(count))
+        tracemalloc.start()
+        ask(file, f"--out={tmp_path / str(count)}.jsonl")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
 
 
 def test_all_forms_of_input_give_the_same_answers(ask, write_rows, make_rows, tmp_path):

@@ -249,6 +249,12 @@ def test_long_contexts_are_read_to_their_end(finished):
     assert found["predicted_answer"] == "heart rate" and found["predicted_start"] == context.index("heart")
 
 
+def test_a_context_beyond_what_places_can_name_is_refused(finished, monkeypatch):
+    monkeypatch.setattr("finetune.tasks.question_answering.LONGEST_CONTEXT", 30)
+    with pytest.raises(FinetuneError, match="text 2 has a context of 31 characters, and 30 are read at most"):
+        Predictor(finished / "final").predict([("what ?", "x" * 30), ("what ?", "x" * 31)])
+
+
 def test_what_is_cut_of_a_long_question_is_counted(finished, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     asked = {"question": " ".join(["the"] * 30), "context": " ".join(["patient"] * 60)}

@@ -10,6 +10,7 @@ from finetune import search
 from finetune.inputs import input_sources
 from finetune.rows import BadRows
 from finetune.search import SearchSettings, main, nearest
+from finetune.vectors.cosines import RandomCosine
 from finetune.vectors.embedder import Embedder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +28,9 @@ def test_the_nearest_are_those_of_all_cosines(encoder, file, monkeypatch, at_onc
     monkeypatch.setattr(search, "ROWS_AT_ONCE", at_once)
     embedder = Embedder(encoder, normalize=True)
     settings = SearchSettings(QUERIES, file, str(encoder), nearest=5)
-    found = nearest(settings, input_sources(settings), embedder, embedder.embed(QUERIES), BadRows(False))
+    random = RandomCosine()
+    found = nearest(settings, input_sources(settings), embedder, embedder.embed(QUERIES), BadRows(False), random)
+    assert random.count == len(TEXTS)
     cosines = embedder.embed(QUERIES) @ embedder.embed(TEXTS).T
     for of_query, row in zip(found, cosines, strict=True):
         best = np.argsort(-np.round(row, 5), kind="stable")[:5]
@@ -40,7 +43,9 @@ def test_the_nearest_are_those_of_all_cosines(encoder, file, monkeypatch, at_onc
 def test_it_prints_cosines_places_and_texts_or_no_texts(encoder, file, capsys):
     given = [f"--model={encoder}", f"--texts={file}", "--nearest=2", "--device=cpu"]
     assert main(["the mask", *given]) == 0
-    assert capsys.readouterr().out == " 1.000  texts.jsonl:31  the mask\n 1.000  texts.jsonl:32  the mask\n"
+    printed = capsys.readouterr()
+    assert printed.out == " 1.000  texts.jsonl:31  the mask\n 1.000  texts.jsonl:32  the mask\n"
+    assert "Two of these texts at random have a cosine of " in printed.err
     assert main(["the mask", "7 8", *given, "--show-text=no"]) == 0
     printed = capsys.readouterr().out
     assert "mask" not in printed and len(re.findall(r"texts.jsonl:\d+\n", printed)) == 4
@@ -73,9 +78,10 @@ def test_texts_that_are_not_read_to_their_end_are_counted(encoder, write_rows, c
     given = [f"--model={encoder}", f"--texts={write_rows(rows)}", "--device=cpu"]
     assert main(["heart", "rate " * 70, *given]) == 0
     said = "1 text to look for and 2 texts of the file: longer than 48 tokens (their beginning was read)\n"
-    assert capsys.readouterr().err == said
+    random = "Two of these texts at random have a cosine of "
+    assert capsys.readouterr().err.startswith(said + random)
     assert main(["heart", *given]) == 0
-    assert capsys.readouterr().err == said.partition(" and ")[2]
+    assert capsys.readouterr().err.startswith(said.partition(" and ")[2] + random)
     assert main(["heart", *given[:1], f"--texts={write_rows(rows[:1], 'short.jsonl')}", "--device=cpu"]) == 0
     assert not capsys.readouterr().err
 

@@ -98,9 +98,23 @@ def test_neighbours_of_one_name_are_one_entity_where_tags_have_no_prefix():
     assert in_scheme(["O", "B-a", "I-a", "B-b"], "IO") == ["O", "a", "a", "b"]
 
 
-@given(st.lists(st.tuples(sentence, st.integers(0, 2**31)), min_size=1, max_size=6))
+cases = st.lists(st.tuples(sentence, st.integers(0, 2**31)), min_size=1, max_size=6)
+
+
+@given(cases)
 @settings(max_examples=100)
 def test_scores_are_those_of_seqeval(rows):
+    check_scores(rows)
+
+
+@pytest.mark.slow
+@given(cases)
+@settings(max_examples=2000, deadline=None)
+def test_scores_are_those_of_seqeval_in_thousands_of_cases(rows):
+    check_scores(rows)
+
+
+def check_scores(rows):
     gold = [iob2(entities(tags), len(tags)) for tags, _ in rows]
     outputs = [np.random.default_rng(seed).dirichlet(np.ones(5), len(tags)).astype(np.float32) for tags, seed in rows]
     given_ = [[LABELS[i] for i in each.argmax(1)] for each in outputs]
@@ -113,9 +127,11 @@ def test_scores_are_those_of_seqeval(rows):
         for name in ("precision", "recall", "f1"):
             expected = getattr(seqeval, f"{name}_score")(gold, given_, zero_division=0)
             assert (found[name] or 0) == pytest.approx(expected), name
-        strict = seqeval.f1_score(gold, given_, mode="strict", scheme=IOB2, zero_division=0)
-        assert (found["strict_f1"] or 0) == pytest.approx(strict)
+            strictly = {"mode": "strict", "scheme": IOB2, "zero_division": 0}
+            strict = getattr(seqeval, f"{name}_score")(gold, given_, **strictly)
+            assert (found[f"strict_{name}"] or 0) == pytest.approx(strict), name
         report = seqeval.classification_report(gold, given_, output_dict=True, zero_division=0)
+        strict = seqeval.classification_report(gold, given_, output_dict=True, **strictly)
     # A share of nothing, which is 0 there, is not defined.
     has = [any(name != "O" for tags in each for name in tags) for each in (gold, given_)]
     wholes = {"precision": has[1], "recall": has[0], "f1": any(has)}
@@ -126,6 +142,7 @@ def test_scores_are_those_of_seqeval(rows):
         assert [row[n] for n in ("precision", "recall", "f1", "support")] == pytest.approx(
             [theirs[n] for n in ("precision", "recall", "f1-score", "support")]
         )
+        assert row["strict_f1"] == pytest.approx(strict.get(row["label"], {"f1-score": 0})["f1-score"])
 
 
 def test_words_without_entities_are_scored_one_by_one():

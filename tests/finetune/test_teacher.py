@@ -53,7 +53,7 @@ def both(task, kind, encoder, small_tokenizer, folder):
     order = task.labels[1:] + task.labels[:1]
     save_model_folder(model_of(kind, encoder, order, seed=1, dropout=0.3), small_tokenizer, folder / "teacher")
     settings = FinetuneSettings(model=str(encoder), teacher=str(folder / "teacher"), sequence_length=24, device="cpu")
-    teacher = open_teacher(settings, task, small_tokenizer)
+    teacher = open_teacher(settings, task, small_tokenizer, [])
     student = model_of(kind, encoder, task.labels, seed=2).train()
     student.save_pretrained(folder / "student")
     return student, teacher
@@ -274,6 +274,21 @@ def test_a_teacher_that_does_not_fit_is_refused(encoder, small_tokenizer, make_r
     save_file(tensors | {name: tensors[name][:16].clone()}, tmp_path / "short" / "model.safetensors", {"format": "pt"})
     (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
     refused("reads 16 tokens", tmp_path / "short")
+
+
+def test_a_distilbert_learns_from_a_bert_of_its_vocabulary(other_encoder, encoder, make_rows, write_rows, tmp_path,
+                                                           small_tokenizer, capsys, one_thread):  # fmt: skip
+    student, teacher = other_encoder("distilbert"), tmp_path / "teacher"
+    save_model_folder(model_of(BertForSequenceClassification, encoder, CLASSES, 1), small_tokenizer, teacher)
+    given = arguments(student, write_rows(make_rows(48)), tmp_path / "run", f"--teacher={teacher}")
+    assert main(given) == 0
+    losses = [json.loads(line) for line in (tmp_path / "run/seed-1/metrics.jsonl").read_text().splitlines()]
+    assert any(row.get("soft_loss", 0) > 0 for row in losses)
+    assert json.loads((tmp_path / "run/final/config.json").read_text())["model_type"] == "distilbert"
+    # It is not told which text is the second one, as the teacher has to be.
+    pairs = write_rows([{**row, "text_pair": "the heart"} for row in make_rows(48)], "pairs.jsonl")
+    given = arguments(student, pairs, tmp_path / "pairs", f"--teacher={teacher}")
+    assert_refused(given, "reads pairs of texts in another way than", tmp_path / "pairs", capsys)
 
 
 def test_a_task_without_classes_has_no_teacher(encoder, write_rows, small_tokenizer, tmp_path, capsys):
