@@ -46,7 +46,8 @@ def prepared(corpus):
 def arguments(prepared, out, *options):
     """Those of a small run; the last of a kind wins."""
     return [
-        f"--prepared={prepared}", f"--out={out}", "--family=albert", "--objective=mlm+sop", "--preset=tiny",
+        f"--prepared={prepared}", f"--out={out}", "--family=albert", "--objective=mlm+sop", "--masking=ngram",
+        "--preset=tiny",
         "--budget=12steps", "--batch-size=8", "--evaluations=2", "--log-every=4", "--checkpoint-every=4steps",
         "--keep-checkpoints=9", "--dropout=0.1", "--sequence-length=32", "--device=cpu", "--precision=fp32",
         "--threads=1", *options,
@@ -242,6 +243,23 @@ def test_vectors_are_those_of_the_layer(layer, finished, tmp_path):
         embedder.save(tmp_path / "search")
         assert json.loads((tmp_path / "search" / "config.json").read_text())["num_hidden_layers"] == 1
         assert np.abs(Embedder(tmp_path / "search", device="cpu").embed([text]) - states.mean(1).numpy()).max() < 1e-5
+
+
+def test_vectors_are_learned_and_are_those_of_transformers(finished, tmp_path):
+    rows = [{"text_a": f"the heart {n}", "text_b": f"the {'heart' if n % 2 else 'drug'} rate", "score": n % 2}
+            for n in range(48)]  # fmt: skip
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [f"--model={finished}/final", f"--train={tmp_path}/train.jsonl", "--task=similarity", "--budget=3steps"]
+    given += [f"--out={tmp_path}/run", "--batch-size=8", "--seeds=1", "--evaluations=1", "--device=cpu", "--threads=1"]
+    assert finetune([*given, "--precision=fp32"]) == 0
+    folder, text = tmp_path / "run" / "final", "the heart rate"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        states = transformers.AlbertModel.from_pretrained(folder)(**tokenizer(text, return_tensors="pt"))[0]
+    expected = torch.nn.functional.normalize(states.mean(1)).numpy()
+    assert np.abs(Embedder(folder, device="cpu").embed([text]) - expected).max() < 1e-5
+    (found,) = Predictor(folder, device="cpu").predict([(text, text)])
+    assert found["predicted_score"] == pytest.approx(1, abs=1e-5)
 
 
 def test_all_of_its_classes_are_in_the_family():

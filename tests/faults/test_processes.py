@@ -82,7 +82,7 @@ def assert_close(found: object, expected: object, path: str = "") -> None:
 
 
 def assert_same_training(out, by_one) -> None:
-    """Every row of metrics, and the final weights.
+    """Every row of metrics, and the final weights, of every model that is in the folder.
 
     A weight moves by at most about the learning rate in a step of Adam, whatever its gradient. Other orders of
     summation differ by far less than a thousandth of that, also where a gradient is little more than rounding: Adam's
@@ -90,11 +90,14 @@ def assert_same_training(out, by_one) -> None:
     """
     assert_close(rows_of(out), rows_of(by_one))
     rates = [row["learning_rate"] for row in rows_of(by_one) if "learning_rate" in row]
-    weights, expected = (load_file(folder / "final" / "model.safetensors") for folder in (out, by_one))
-    assert weights.keys() == expected.keys()
-    for name in expected:
-        furthest = float((weights[name] - expected[name]).abs().max())
-        assert furthest <= 100 * TOLERANCE * sum(rates), name
+    models = sorted(path.relative_to(by_one) for path in (by_one / "final").rglob("*.safetensors"))
+    assert models == sorted(path.relative_to(out) for path in (out / "final").rglob("*.safetensors")) and models
+    for model in models:
+        weights, expected = load_file(out / model), load_file(by_one / model)
+        assert weights.keys() == expected.keys()
+        for name in expected:
+            furthest = float((weights[name] - expected[name]).abs().max())
+            assert furthest <= 100 * TOLERANCE * sum(rates), (model, name)
 
 
 def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_one, tmp_path):
@@ -110,7 +113,14 @@ def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_o
     assert json.loads((out / "results.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize("options", [("--family=albert", "--objective=mlm+sop")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--family=albert", "--objective=mlm+sop", "--masking=ngram"),
+        pytest.param(("--masking=whole-word",), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def test_two_processes_train_a_relative_of_bert_as_one(options, even_job, tmp_path):
     job = even_job.changed(*options, steps=6, evaluations=1)
     one = finish(job, tmp_path / "one", Job.fork)
@@ -149,15 +159,13 @@ def test_fewer_examples_than_processes(even_job, tmp_path):
     assert_same_training(three, one)
 
 
-@pytest.fixture(scope="session")
-def span_job(job: Job) -> Job:
-    """With a head that only training has."""
-    return job.changed("--objective=mlm+sbo", "--masking=span")
+OF_SPANS = ("--objective=mlm+sbo", "--masking=span")
+"""With a head that only training has."""
 
 
 @pytest.mark.slow
-def test_two_processes_learn_span_boundaries_as_one(span_job, tmp_path):
-    job = span_job.changed("--dropout=0", "--optimizer=adamw")
+def test_two_processes_learn_span_boundaries_as_one(even_job, tmp_path):
+    job = even_job.changed(*OF_SPANS)
     one = finish(job, tmp_path / "one", Job.fork)
     two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
     assert_same_training(two, one)
@@ -168,9 +176,12 @@ def test_two_processes_learn_span_boundaries_as_one(span_job, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_span_boundaries_are_learned_to_the_bit_through_a_kill(processes, span_job, tmp_path):
-    job = span_job.changed(processes=processes)
+@pytest.mark.parametrize(
+    ("processes", "options"),
+    [(1, OF_SPANS), (2, OF_SPANS), (1, ("--masking=whole-word",)), (2, ("--objective=mlm+sop", "--masking=ngram"))],
+)
+def test_a_relative_is_learned_to_the_bit_through_a_kill(processes, options, job, tmp_path):
+    job = job.changed(*options, processes=processes)
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
     out = tmp_path / "out"
     seen = Seen(out, job)

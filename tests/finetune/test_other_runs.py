@@ -173,9 +173,12 @@ def test_every_task_runs_and_transformers_opens_it(kind, task, other_encoder, gi
             assert {e["label"]: e["score"] for e in each} == pytest.approx(answer["probabilities"], abs=1e-5)
 
 
-@pytest.mark.parametrize("task", ["texts", _later("tagging")])
-def test_an_interrupted_run_ends_as_one_that_was_not(task, other_encoder, given, tmp_path, monkeypatch):
-    model = other_encoder("roberta")
+@pytest.mark.parametrize(("kind", "task"), [
+    ("roberta", "texts"), _later("roberta", "tagging"), _later("distilbert", "texts"), _later("modernbert", "texts"),
+    _later("albert", "tagging"), _later("electra", "texts"), _later("deberta-v2", "texts"),
+])  # fmt: skip
+def test_an_interrupted_run_ends_as_one_that_was_not(kind, task, other_encoder, given, tmp_path, monkeypatch):
+    model = other_encoder(kind)
     options = ("--layer-decay=0.9", "--unfreeze=0.3", "--checkpoint-every=2steps")
     assert main(given(task, model, "whole", *options)) == 0
     step, calls = loop.step, []
@@ -195,14 +198,15 @@ def test_an_interrupted_run_ends_as_one_that_was_not(task, other_encoder, given,
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_run(other_encoder, given, two_processes, tmp_path):
-    model = other_encoder("roberta")
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "modernbert", "albert"])
+def test_two_processes_are_one_run(kind, other_encoder, given, two_processes, tmp_path):
+    model = other_encoder(kind)
     assert main(given("texts", model, "one", "--dropout=0")) == 0
     two_processes("finetune.run", given("texts", model, "two", "--dropout=0"))
     one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two"))
     before = load_file(model / "model.safetensors")
-    learned = "roberta.encoder.layer.1.output.dense.weight"
-    assert (one[learned] - before[learned]).abs().max() > 1e-3
+    learned = [(one[name] - before[name]).abs().max() for name in before if "layer" in name and name in one]
+    assert max(map(float, learned)) > 1e-3
     assert max(float((one[name] - two[name]).abs().max()) for name in one) < 2e-5
 
 
@@ -291,8 +295,9 @@ def test_it_is_not_pretrained_and_says_so_before_a_corpus_is_read(kind, other_en
 
 
 @pytest.mark.slow
-def test_a_folder_for_search_gives_the_same_vectors(other_encoder, tmp_path, capsys):
-    model, folder = other_encoder("roberta"), tmp_path / "search"
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "modernbert", "albert", "electra", "deberta-v2"])
+def test_a_folder_for_search_gives_the_same_vectors(kind, other_encoder, tmp_path, capsys):
+    model, folder = other_encoder(kind), tmp_path / "search"
     assert embed([f"--model={model}", f"--save-model={folder}", "--device=cpu"]) == 0
     texts = ["The heart rate", "don't stop"]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
@@ -300,9 +305,10 @@ def test_a_folder_for_search_gives_the_same_vectors(other_encoder, tmp_path, cap
     sentence_transformers = pytest.importorskip("sentence_transformers")
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts)
     assert np.abs(np.load(tmp_path / "v.npy") - theirs).max() < 1e-5
-    capsys.readouterr()
-    assert embed([f"--model={model}", "--layer=1", f"--save-model={tmp_path / 'cut'}", "--device=cpu"]) == 2
-    assert "all of its layers" in capsys.readouterr().err and not (tmp_path / "cut").exists()
+    if kind != "electra":
+        capsys.readouterr()
+        assert embed([f"--model={model}", "--layer=1", f"--save-model={tmp_path / 'cut'}", "--device=cpu"]) == 2
+        assert "all of its layers" in capsys.readouterr().err and not (tmp_path / "cut").exists()
 
 
 def test_a_head_that_was_never_trained_is_not_asked(other_encoder, tmp_path, capsys):

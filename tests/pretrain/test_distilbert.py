@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, DistilBertForMaskedLM, pipeline
 
+from finetune.run import main as finetune
 from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification
 from model.families import BERT, FAMILIES
 from pretrain.distilbert import main
@@ -59,11 +60,17 @@ def test_tokenizer_and_pipeline_of_transformers_work_with_it(save, tmp_path):
     assert [row["score"] for row in found] == pytest.approx([p for _, p in expected], abs=1e-4)
 
 
-def test_our_own_commands_say_that_they_do_not_open_it(save, tmp_path, capsys):
-    assert main([f"--model={save()}", f"--out={tmp_path / 'distilbert'}"]) == 0
+def test_it_is_fine_tuned_and_asked_for_no_words(save, tmp_path, capsys):
+    folder = tmp_path / "distilbert"
+    assert main([f"--model={save()}", f"--out={folder}"]) == 0
     assert "neither pooler nor NSP head" in capsys.readouterr().out
-    assert fill_mask([f"--model={tmp_path / 'distilbert'}", "the [MASK]"]) == 2
+    assert fill_mask([f"--model={folder}", "the [MASK]"]) == 2
     assert "distilbert" in capsys.readouterr().err
+    rows = [{"text": f"the heart {number}", "label": "ab"[number % 2]} for number in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [f"--model={folder}", f"--train={tmp_path}/rows.jsonl", f"--out={tmp_path}/run", "--budget=2steps"]
+    assert finetune([*given, "--seeds=1", "--evaluations=1", "--device=cpu"]) == 0
+    assert json.loads((tmp_path / "run/final/config.json").read_text())["model_type"] == "distilbert"
 
 
 @pytest.mark.parametrize(("kind", "changes", "words"), [
