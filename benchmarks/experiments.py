@@ -73,7 +73,7 @@ SETS = {
         models=_FEW_MODELS,
     ),
     "titles": Labelled(
-        "titles that find their articles among all of the test part",
+        "titles that find their articles among the 247 of the test part",
         "",
         score=("mrr", "MRR"),
         options="--task similarity --batch-size 64 --budget 3epochs --learning-rate search",
@@ -195,6 +195,7 @@ EPOCHS = {1: (10, 30, 100, 300), 5: (6, 20, 60), 20: (5, 15)}
 REGULARISED = {
     "plain": "--dropout 0 --weight-decay 0.1",
     "dropout": "--dropout 0.1 --weight-decay 0.1",
+    "decay": "--dropout 0 --weight-decay 0.4",
     "both": "--dropout 0.1 --weight-decay 0.4",
 }
 ARTICLES, NOVELS = "{data}/pmc-rct-text", "{data}/english-novels-a"

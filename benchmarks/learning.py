@@ -63,8 +63,8 @@ def options() -> ArgumentParser:
     made.add_argument("--preset", default="auto", help="model size of our runs (default: what the product takes)")
     made.add_argument("--sequence-length", type=int, default=128, help="default: 128")
     made.add_argument("--peers", nargs="*", type=float, default=[3e-4, 1e-3, 3e-3], metavar="RATE",
-                      help="learning rates of transformers, of which the best one gets all seeds (default: 3e-4 1e-3 "
-                      "3e-3; no value: none)")  # fmt: skip
+                      help="learning rates of transformers, and more beyond the best while it is at their edge; the "
+                      "best one gets all seeds (default: 3e-4 1e-3 3e-3; no value: none)")  # fmt: skip
     made.add_argument("--peer-batch-size", type=int, default=64, help="default: 64")
     made.add_argument("--recipes", action="store_true", help="also transformers with our recipe, and ours with its")
     made.add_argument("--device", default="auto", help="default: cuda, else cpu")
@@ -147,15 +147,17 @@ class Bench:
     def wanted(self) -> Iterator[tuple[str, Callable[[], dict]]]:
         """All runs by the names of their rows; which rate of transformers gets all seeds is known behind the first."""
         yield from self.ours.items()
-        for rate in self.given.peers:
+        rates, losses = list(self.given.peers), {}
+        for rate in rates:
             yield self._peer(rate, 1)
-        tried = {rate: self.table.rows.get(self._peer(rate, 1)[0]) for rate in self.given.peers}
-        losses = {rate: row["mlm_loss"] for rate, row in tried.items() if row}
+            if row := self.table.rows.get(self._peer(rate, 1)[0]):
+                losses[rate] = row["mlm_loss"]
+            further = beyond_the_best(losses)
+            if rate == rates[-1] and further not in (None, *rates):
+                rates.append(further)
         if not losses:
             return
-        best = min(losses, key=lambda rate: (math.isnan(losses[rate]), losses[rate]))
-        if best in (min(losses), max(losses)) and losses.keys() - {best}:
-            print(f"{best:g} is at the edge of the rates of transformers: give more", file=sys.stderr, flush=True)
+        best = best_rate(losses)
         for seed in range(1, self.given.seeds + 1):
             yield self._peer(best, seed)
             if self.given.recipes:
@@ -195,6 +197,19 @@ class Bench:
 
     def _settings(self, arguments: list[str], seed: int) -> PretrainSettings:
         return our_settings(self.given, self.terms, [*arguments, f"--seed={seed}"])
+
+
+def best_rate(losses: dict[float, float]) -> float:
+    """The one of the least loss; NaN is none."""
+    return min(losses, key=lambda rate: (math.isnan(losses[rate]), losses[rate]))
+
+
+def beyond_the_best(losses: dict[float, float]) -> float | None:
+    """Three times the best rate, or a third of it, where it is at the edge of those that were tried; None where it is
+    inside, or the only one."""
+    if len(losses) < 2 or (best := best_rate(losses)) not in (min(losses), max(losses)):
+        return None
+    return float(f"{best * (3 if best == max(losses) else 1 / 3):.3g}")
 
 
 def terms_of(given: Namespace, minutes: float) -> Terms:

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -139,11 +140,41 @@ def call(monkeypatch, tmp_path, capsys):
 @pytest.mark.slow
 def test_what_is_learned_is_measured_on_as_many_threads_as_are_asked_for(pretrained, call, tmp_path):
     given = ["--preset=tiny", "--steps-per-run=2", "--threads=3", "--points=1", "--examples=20", "--device=cpu"]
-    code, printed = call("learning", f"--prepared={pretrained}/run/prepared", *given, "--peers", "1e-3")
+    code, printed = call("learning", f"--prepared={pretrained}/run/prepared", *given, "--recipes", "--peers", "1e-3")
     assert code == 0 and "transformers" in printed
-    ours, peer = (json.loads(line)["row"] for line in open(tmp_path / "learning.jsonl"))
+    ours, peer, *recipes = (json.loads(line)["row"] for line in open(tmp_path / "learning.jsonl"))
+    # Each program with the recipe of the other, and ours with all scores.
+    assert len(recipes) == 3 and all(row["settings"]["threads"] == 3 and row["steps"] == 2 for row in recipes)
+    assert [row["settings"]["optimizer"] for row in (ours, peer, *recipes)] == [
+        "muon",
+        "adamw",
+        "muon",
+        "muon",
+        "adamw",
+    ]
     assert ours["threads"] == ours["settings"]["threads"] == peer["settings"]["threads"] == 3
     assert ours["steps"] == peer["steps"] == 2 and peer["tokens"] > 2000
+
+
+@pytest.mark.parametrize(("best", "tried"), [
+    (1e-3, []), (2e-2, [9e-3, 0.027, 0.081]), (1.1e-4, [1e-4, 3.33e-5]), (math.nan, [1e-4]),
+])  # fmt: skip
+def test_rates_of_the_peer_are_tried_until_the_best_is_inside(best, tried, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    learning = importlib.import_module("learning")
+    assert learning.beyond_the_best({1e-3: 5.0}) is None, "a single rate is what was asked for"
+    losses, found = {rate: abs(math.log(rate / best)) for rate in (3e-4, 1e-3, 3e-3)}, []
+    while (rate := learning.beyond_the_best(losses)) and len(found) < len(tried):
+        losses[rate] = abs(math.log(rate / best))
+        found.append(rate)
+    assert found == tried and (rate is None or math.isnan(best))
+
+
+@pytest.mark.slow
+def test_a_step_of_both_programs_is_measured(pretrained, call):
+    given = ["--quick", "--minutes=0.02", "--sizes=2x128", "--lengths=48", "--tokens=400"]
+    code, printed = call("step", f"--prepared={pretrained}/run/prepared", *given)
+    assert code == 0 and re.search(r"\| 2x128, 48 \|.*\|", printed)
 
 
 @pytest.mark.slow

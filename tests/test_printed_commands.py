@@ -87,6 +87,13 @@ def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
     for number, name in enumerate(["labels.csv", "test.csv", "new.csv", "unlabelled.csv", "letters.csv", "train.jsonl",
                                    "test.jsonl", "sentences.jsonl", "reviews.jsonl.gz"]):  # fmt: skip
         write_letters(folder / name, 60, number)
+    (folder / "FOLDER" / "pmc-rct-text").mkdir(parents=True)
+    for part, own in (("train", texts[:50]), ("test", texts[50:])):
+        with gzip.open(folder / "FOLDER" / "pmc-rct-text" / f"{part}.txt.gz", "wt") as file:
+            file.write("\n\n".join(own))
+    (folder / "FOLDER" / "rct-sections").mkdir()
+    for number, part in enumerate(("train", "validation", "test")):
+        write_letters(folder / "FOLDER" / "rct-sections" / f"{part}.jsonl.gz", 60, number)
     for name in ("train.conll", "test.conll"):
         (folder / name).write_text("".join(f"the\tO\nheart\tB-organ\n{n}\tO\n\n" for n in range(40)))
     for name in ("questions.json", "more_questions.json"):
@@ -102,6 +109,7 @@ def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
     (folder / "names.txt").write_text("Ruth Eagle\nJohn Adler\n")
     given = [f"--corpus={folder}/notes", f"--out={folder}/prepared", "--vocab-size=512", "--workers=1"]
     assert prepare(given) == 0
+    shutil.copytree(folder / "prepared", folder / "articles")
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=small_tokenizer.vocab_size, max_position_embeddings=128, hidden_size=32, num_hidden_layers=2,
