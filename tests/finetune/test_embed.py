@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.text import lines
 from finetune import embed as module
 from finetune.embed import main
 from finetune.predictor import Facts
@@ -127,15 +128,17 @@ def test_a_row_without_a_text_keeps_its_place(embed, refused, write_rows, tmp_pa
 ])  # fmt: skip
 def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeypatch, options, counts):
     monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 300_000)
+    monkeypatch.setattr(lines, "_CHUNK", 1 << 14)
     name, *more = options
     peaks = []
-    for count in counts:
+    # The first one imports what is needed.
+    for count in (10, *counts):
         file = write_rows([{"text": f"the heart rate {n}" + " of the patient" * (n % 3)} for n in range(count)])
         tracemalloc.start()
         embed(file, f"--out={tmp_path / f'{count}-{name}'}", *more)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0]
+    assert peaks[2] < 1.3 * peaks[1]
 
 
 def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
