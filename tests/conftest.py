@@ -26,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+_WORDS = "the heart rate of a patient was measured before and after treatment with drug level change rise".split()
 # Of slow tests those that share what took long to make.
 _TOGETHER = ("test_trace_gpu.py", "test_builtin.py")
 
@@ -68,6 +69,25 @@ def shard_of() -> Callable[..., Shard]:
         return Shard(index, ids, sentence_starts.astype(np.int32), document_starts.astype(np.int32))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def random_corpus(tmp_path_factory) -> Path:
+    """A text of 50 documents of eight sentences, of words drawn at random."""
+    draw, path = np.random.default_rng(0), tmp_path_factory.mktemp("random") / "notes.txt"
+    lines = [" ".join(draw.choice(_WORDS, draw.integers(4, 9))) + " ." for _ in range(400)]
+    path.write_text("\n\n".join("\n".join(lines[n : n + 8]) for n in range(0, 400, 8)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def random_prepared(random_corpus: Path) -> Path:
+    """The same, prepared for sequences of 32 tokens."""
+    from data_prep.preparation import prepare
+    from data_prep.settings import ExampleSettings, PrepSettings
+
+    settings = PrepSettings(corpus=(str(random_corpus),), workers=1)
+    return prepare(settings, ExampleSettings(sequence_length=32), random_corpus.parent / "prepared").folder
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 
 import model
-from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from data_prep.settings import ExampleSettings, PrepSettings
 from finetune.predictor import Predictor
 from finetune.run import main as finetune
 from finetune.settings import FinetuneSettings
@@ -25,28 +23,12 @@ from pretrain.fill_mask import MaskFiller
 from pretrain.run import main as pretrain
 
 transformers.utils.logging.disable_progress_bar()
-WORDS = "the heart rate of a patient was measured before and after treatment with drug level change rise".split()
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A text of documents of eight sentences."""
-    draw, path = np.random.default_rng(0), tmp_path_factory.mktemp("albert") / "notes.txt"
-    lines = [" ".join(draw.choice(WORDS, draw.integers(4, 9))) + " ." for _ in range(400)]
-    path.write_text("\n\n".join("\n".join(lines[n : n + 8]) for n in range(0, 400, 8)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def prepared(corpus):
-    settings = PrepSettings(corpus=(str(corpus),), workers=1)
-    return prepare(settings, ExampleSettings(sequence_length=32), corpus.parent / "prepared").folder
-
-
-def arguments(prepared, out, *options):
+def arguments(random_prepared, out, *options):
     """Those of a small run; the last of a kind wins."""
     return [
-        f"--prepared={prepared}", f"--out={out}", "--family=albert", "--objective=mlm+sop", "--masking=ngram",
+        f"--prepared={random_prepared}", f"--out={out}", "--family=albert", "--objective=mlm+sop", "--masking=ngram",
         "--preset=tiny",
         "--budget=12steps", "--batch-size=8", "--evaluations=2", "--log-every=4", "--checkpoint-every=4steps",
         "--keep-checkpoints=9", "--dropout=0.1", "--sequence-length=32", "--device=cpu", "--precision=fp32",
@@ -55,9 +37,9 @@ def arguments(prepared, out, *options):
 
 
 @pytest.fixture(scope="module")
-def finished(prepared, corpus):
-    out = corpus.parent / "run"
-    assert pretrain(arguments(prepared, out)) == 0
+def finished(random_prepared, random_corpus):
+    out = random_corpus.parent / "run"
+    assert pretrain(arguments(random_prepared, out)) == 0
     return out
 
 
@@ -80,9 +62,9 @@ def test_the_run_leaves_results_beside_baselines_a_card_and_one_set_of_layers(fi
     )
 
 
-def test_an_interrupted_run_goes_on_to_the_bit(finished, prepared, stopped_at, capsys):
+def test_an_interrupted_run_goes_on_to_the_bit(finished, random_prepared, stopped_at, capsys):
     stopped = stopped_at(finished, 4)
-    assert pretrain(arguments(prepared, stopped)) == 0
+    assert pretrain(arguments(random_prepared, stopped)) == 0
     assert f"Going on from {stopped}/checkpoints/step-00000004." in capsys.readouterr().out
     for name in ("final/model.safetensors", "checkpoints/step-00000012/model.safetensors"):
         assert (stopped / name).read_bytes() == (finished / name).read_bytes()
@@ -106,17 +88,17 @@ def test_the_folder_opens_in_transformers_and_fills_masks_alike(finished):
         assert [(w["token_str"], round(w["score"], 4)) for w in mask] == [(w, round(p, 4)) for w, p in found]
 
 
-def test_a_plan_is_made(prepared, tmp_path, capsys):
-    assert pretrain(arguments(prepared, tmp_path / "run", "--preset=mini", "--dry-run")) == 0
+def test_a_plan_is_made(random_prepared, tmp_path, capsys):
+    assert pretrain(arguments(random_prepared, tmp_path / "run", "--preset=mini", "--dry-run")) == 0
     printed = capsys.readouterr().out
     assert "on a GPU" in printed and "SOP accuracy" in printed and not (tmp_path / "run").exists()
-    size = PreparedCorpus(prepared).tokenizer.vocab_size
+    size = PreparedCorpus(random_prepared).tokenizer.vocab_size
     config = model.AlbertConfig.from_preset("mini", size, max_position_embeddings=32)
     assert f" {model.parameter_count(config):,} parameters" in printed
 
 
-def test_it_is_continued_with_new_entries_and_longer_sequences(finished, corpus, tmp_path, capsys):
-    text = corpus.read_text().replace("treatment", "electrocardiogram")
+def test_it_is_continued_with_new_entries_and_longer_sequences(finished, random_corpus, tmp_path, capsys):
+    text = random_corpus.read_text().replace("treatment", "electrocardiogram")
     (tmp_path / "more.txt").write_text(text)
     given = [f"--corpus={tmp_path}/more.txt", f"--init-from={finished}/final", "--extend-vocab=1", "--workers=1"]
     kept = [o for o in arguments("x", tmp_path / "run", "--budget=2steps", "--evaluations=1", "--sequence-length=48")
@@ -131,24 +113,30 @@ def test_it_is_continued_with_new_entries_and_longer_sequences(finished, corpus,
     assert grown.config.vocab_size == len(after["predictions.bias"]) == len(after[words])
 
 
-def test_next_sentences_are_learned_with_an_albert_too(prepared, tmp_path):
-    assert pretrain(arguments(prepared, tmp_path / "run", "--objective=mlm+nsp", "--budget=2steps")) == 0
+def test_next_sentences_are_learned_with_an_albert_too(random_prepared, tmp_path):
+    assert pretrain(arguments(random_prepared, tmp_path / "run", "--objective=mlm+nsp", "--budget=2steps")) == 0
     assert json.loads((tmp_path / "run" / "results.json").read_text())["validation"]["nsp_accuracy"] is not None
 
 
-def test_a_family_beside_a_model_to_continue_is_refused(finished, prepared, tmp_path, capsys):
-    assert pretrain(arguments(prepared, tmp_path / "run", f"--init-from={finished}/final")) == 2
+def test_a_family_beside_a_model_to_continue_is_refused(finished, random_prepared, tmp_path, capsys):
+    assert pretrain(arguments(random_prepared, tmp_path / "run", f"--init-from={finished}/final")) == 2
     assert "--preset cannot be combined with --init-from" in capsys.readouterr().err
 
 
-def test_one_with_another_tokenizer_is_not_pretrained_and_its_weights_open(corpus, tmp_path, capsys):
+def test_one_with_another_tokenizer_is_not_pretrained_and_its_weights_open(random_corpus, tmp_path, capsys):
     folder = tmp_path / "albert-base-v2"
     sizes = {"vocab_size": 40, "embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2}
     config = transformers.AlbertConfig(**sizes, intermediate_size=32)
     transformers.AlbertForPreTraining(config).save_pretrained(folder)
     unigram = models.Unigram([("<pad>", 0.0), ("<unk>", 0.0), ("▁a", -1.0), ("b", -2.0)], unk_id=1)
     Tokenizer(unigram).save(str(folder / "tokenizer.json"))
-    given = [f"--corpus={corpus}", f"--init-from={folder}", f"--out={tmp_path}/run", "--workers=1", "--device=cpu"]
+    given = [
+        f"--corpus={random_corpus}",
+        f"--init-from={folder}",
+        f"--out={tmp_path}/run",
+        "--workers=1",
+        "--device=cpu",
+    ]
     assert pretrain(given) == 2
     said = capsys.readouterr().err
     assert "is a model of the type 'albert'" in said and "but not pretrained" in said and "Traceback" not in said

@@ -2,35 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from data_prep.preparation import prepare
-from data_prep.settings import ExampleSettings, PrepSettings
 from pretrain.fill_mask import main as fill_mask
 from pretrain.run import main
 
-WORDS = "the heart rate of a patient was measured before and after treatment with drug level change rise".split()
 SMALL = [
     "--preset=tiny", "--budget=2steps", "--batch-size=8", "--evaluations=1", "--sequence-length=32", "--device=cpu",
     "--precision=fp32", "--threads=1", "--workers=1",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A text of documents of eight sentences."""
-    draw, path = np.random.default_rng(0), tmp_path_factory.mktemp("relatives") / "notes.txt"
-    lines = [" ".join(draw.choice(WORDS, draw.integers(4, 9))) + " ." for _ in range(400)]
-    path.write_text("\n\n".join("\n".join(lines[n : n + 8]) for n in range(0, 400, 8)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def prepared(corpus):
-    settings = PrepSettings(corpus=(str(corpus),), workers=1)
-    return prepare(settings, ExampleSettings(sequence_length=32), corpus.parent / "prepared").folder
 
 
 @pytest.mark.slow
@@ -47,11 +28,11 @@ def prepared(corpus):
     ("--family=albert", "--objective=mlm", "--packing=full-sentences"),
     ("--family=albert", "--objective=mlm+sbo", "--masking=span"),
 ], ids=" ".join)  # fmt: skip
-def test_a_run_is_asked_and_continued(options, corpus, prepared, tmp_path, capsys):
-    assert main([f"--prepared={prepared}", f"--out={tmp_path}/run", *SMALL[:-1], *options]) == 0
+def test_a_run_is_asked_and_continued(options, random_corpus, random_prepared, tmp_path, capsys):
+    assert main([f"--prepared={random_prepared}", f"--out={tmp_path}/run", *SMALL[:-1], *options]) == 0
     assert fill_mask([f"--model={tmp_path}/run/final", "the heart [MASK] of a patient ."]) == 0
     more = tmp_path / "more.txt"
-    more.write_text(corpus.read_text().replace("treatment", "electrocardiogram"))
+    more.write_text(random_corpus.read_text().replace("treatment", "electrocardiogram"))
     given = [option for option in (*SMALL, *options) if not option.startswith(("--family", "--preset"))]
     again = [f"--corpus={more}", f"--init-from={tmp_path}/run/final", "--extend-vocab=1", f"--out={tmp_path}/more"]
     capsys.readouterr()
@@ -65,11 +46,11 @@ def test_a_run_is_asked_and_continued(options, corpus, prepared, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_a_student_learns_whole_words_in_full_sentences(corpus, prepared, tmp_path):
-    assert main([f"--prepared={prepared}", f"--out={tmp_path}/teacher", *SMALL[:-1], "--objective=mlm"]) == 0
+def test_a_student_learns_whole_words_in_full_sentences(random_corpus, random_prepared, tmp_path):
+    assert main([f"--prepared={random_prepared}", f"--out={tmp_path}/teacher", *SMALL[:-1], "--objective=mlm"]) == 0
     given = [option for option in SMALL[:-1] if not option.startswith("--preset")]
     options = ["--objective=mlm", "--packing=full-sentences", "--masking=whole-word"]
     teacher = f"--teacher={tmp_path}/teacher/final"
-    assert main([f"--prepared={prepared}", f"--out={tmp_path}/student", teacher, *options, *given]) == 0
+    assert main([f"--prepared={random_prepared}", f"--out={tmp_path}/student", teacher, *options, *given]) == 0
     found = json.loads((tmp_path / "student" / "results.json").read_text())["validation"]
     assert found["soft_loss"] > 0 and found["cosine_loss"] > 0
