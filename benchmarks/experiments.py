@@ -31,6 +31,7 @@ class Labelled:
     Args:
         folder: of its files, those of `parts`.
         made_by: the run that makes this folder; empty for one among the data sets.
+        revision: to raise when its task alone learns or chooses otherwise; added to RECIPE.
         score: of results.json, which tables show, and what they call it.
         options: of `finetune.run` besides.
         models: that are fine-tuned for it, each as its options.
@@ -44,13 +45,16 @@ class Labelled:
     options: str = "--learning-rate search"
     models: Mapping[str, str] = field(default_factory=MODELS.copy)
     made_by: str = ""
+    revision: int = 0
 
     def run(self, model: str) -> "Run":
         """The fine-tuning of a model, on one thread, so that it repeats to the bit."""
         place = f"{{{self.made_by}}}" if self.made_by else f"{{data}}/{self.folder}"
         texts = [f"--{part} {place}/{part}.{self.ending}" for part in self.parts]
         given = [self.models[model], *texts, self.options, f"--seeds {len(SEEDS)} --threads 1"]
-        return Run(f"finetune.run {' '.join(given)}", reads_test=True, score=self.score[0])
+        return Run(
+            f"finetune.run {' '.join(given)}", reads_test=True, score=self.score[0], recipe=RECIPE + self.revision
+        )
 
 
 _FEW = "--learning-rate search --budget 10epochs"
@@ -71,6 +75,16 @@ SETS = {
         score=("spearman", "Spearman"),
         options="--task similarity --label-column score --learning-rate search",
         models=_FEW_MODELS,
+    ),
+    # As many texts a group, and as long, as in Gao et al. 2021, section 3.
+    "unlabelled": Labelled(
+        "the same by vectors that learned from 14,778 sentences of clinical abstracts, without labels",
+        "sick",
+        parts=("validation", "test"),
+        score=("spearman", "Spearman"),
+        options="--task similarity --train {data}/rct-sections/train.jsonl.gz --text-column text --batch-size 64 "
+        "--sequence-length 32 --budget 1epochs --learning-rate search",
+        models={name: MODELS[name] for name in ("articles_60m", "public")},
     ),
     "titles": Labelled(
         "titles that find their articles among the 247 of the test part",
@@ -208,11 +222,13 @@ class Run:
     Args:
         reads_test: its results are of a test part.
         score: the one of a fine-tuning that counts.
+        recipe: results of another one do not count.
     """
 
     command: str
     reads_test: bool = False
     score: str | None = None
+    recipe: int = RECIPE
 
     @property
     def is_timed(self) -> bool:

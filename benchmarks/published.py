@@ -60,7 +60,7 @@ def bring_up_to_date(results: Results, wanted: Iterable[str], data: Path | None,
         folder: what the runs write.
     """
     if data:
-        runner, wanted = Runner(data, folder / str(RECIPE), results), list(wanted)
+        runner, wanted = Runner(data, folder, results), list(wanted)
         runner.run_all(name for name in wanted if not results.knows(name))
         # A model that others need was perhaps pretrained again: what was made from the earlier one is run again too.
         runner.run_all(name for name in wanted if not results.knows(name) and not RUNS[name].makes)
@@ -94,7 +94,7 @@ class Runner:
 
     Args:
         data: folder of the data sets.
-        folder: of the folders that runs write, which are left there.
+        folder: of the folders that runs write, which are left there, those of a recipe beside each other.
     """
 
     def __init__(self, data: Path, folder: Path, results: Results):
@@ -123,7 +123,7 @@ class Runner:
 
     def run(self, name: str) -> None:
         """Run it and keep its results; a program that fails ends this one with its exit code."""
-        run, out, began_at = RUNS[name], self.folder / name, commit()
+        run, out, began_at = RUNS[name], self._out(name), commit()
         places = {need: self.place(need) for need in run.needs}
         made_from = self._made_from(name)
         self._claim(name)
@@ -138,20 +138,25 @@ class Runner:
             models = {"made_from": made_from} | ({"weights": own} if own else {})
             self.results.add(name, found_by(out), machines(out), began_at, **models)
 
+    def _out(self, name: str) -> Path:
+        """The folder of a run; beside those of pretraining, of what else commands need."""
+        return self.folder / str(RUNS[name].recipe if name in RUNS else RECIPE) / name
+
     def _made_from(self, name: str) -> dict[str, str]:
         """The digests of the models that a run starts from, of those that are there."""
         if "--from-scratch" in RUNS[name].command:
             return {}
-        found = {need: weights(self.folder / need) for need in RUNS[name].needs}
+        found = {need: weights(self._out(need)) for need in RUNS[name].needs}
         return {need: digest for need, digest in found.items() if digest}
 
     def _claim(self, name: str) -> None:
         """Write down what the folder of a run is made of; one of another command, or of other models, ends the program
         with a sentence."""
-        record, out = self.folder / f"{name}.json", self.folder / name
+        out = self._out(name)
+        record = out.with_name(f"{name}.json")
         own = {"command": whole_command(name), "made_from": self._made_from(name)}
         if not record.exists() and not out.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
             record.write_text(json.dumps(own) + "\n", "utf-8")
             return
         before = json.loads(record.read_text("utf-8")) if record.exists() else {"command": None, "made_from": {}}
@@ -165,7 +170,7 @@ class Runner:
             return str(self.data)
         if need == "public":
             return str(self._public())
-        out = self.folder / need
+        out = self._out(need)
         if not (out / (RUNS[need].makes or "final")).exists():
             self.run(need)
         self._claim(need)
@@ -175,9 +180,9 @@ class Runner:
 
     def _public(self) -> Path:
         """The public BERT under a name that tables can show."""
-        link, folder = self.folder / "public", public_bert()
+        link, folder = self._out("public"), public_bert()
         if link.resolve() != folder.resolve():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(folder)
         return link

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from experiments import RECIPE, RUNS, whole_command
+from experiments import RUNS, whole_command
 
 ROOT = Path(__file__).parents[1]
 PLANNED = ROOT / "pretrain" / "engine" / "measured.json"
@@ -19,7 +19,7 @@ KEPT = ("validation", "test", "intervals", "learning_rate", "baselines", "rows",
 
 
 class Results:
-    """The lines of results.jsonl; the last one of a run with the same commands, and with today's recipe, counts.
+    """The lines of results.jsonl; the last one of a run with the same commands, and with its recipe of today, counts.
 
     Attributes:
         used: the lines that a table was made of.
@@ -42,7 +42,7 @@ class Results:
         return self._line(name) is not None
 
     def _line(self, name: str) -> dict | None:
-        same = {"recipe": RECIPE, "command": whole_command(name)}
+        same = {"recipe": RUNS[name].recipe, "command": whole_command(name)}
         lines = (line for line in reversed(self.lines) if same.items() <= line.items())
         return next((line for line in lines if self._is_of_its_models(line)), None)
 
@@ -62,7 +62,8 @@ class Results:
         Args:
             models: "weights", the digest of its model, and "made_from", those of the models that it started from.
         """
-        line = {"run": name, "recipe": RECIPE, "command": whole_command(name), "reads_test": RUNS[name].reads_test,
+        run = RUNS[name]
+        line = {"run": name, "recipe": run.recipe, "command": whole_command(name), "reads_test": run.reads_test,
                 "commit": commit, "date": str(date.today()), "machine": machine, **models, "found": found}  # fmt: skip
         with self._writes, self.path.open("a", encoding="utf-8") as file:
             self.lines.append(line)

@@ -7,70 +7,69 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .metrics import SMALLEST, counts_of, defined_ratio, ratio, share
-from .operating_point import defined_share
-from .ranking import Ranking
+from .metrics import SMALLEST, counts_of, defined_ratio, ratio
+from .operating_point import rates
+from .ranking import Ranking, label_calibration_error
 
 
 def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float | None]:
     """Scores over K labels: [n, K] each, gold of 0 and 1, given of bool.
 
     Micro averages count every label of every text alike, macro averages the labels that occur among gold or given ones;
-    `map` is the mean over the labels with a gold text of the average precision; `lrap` the mean over the texts with a
-    gold label of the share of gold labels among those that are as probable or more, mean over the gold ones (label
-    ranking average precision; scikit-learn counts texts without a label as 1); `exact_match` the share of texts whose
-    labels are all right; `loss` the binary cross entropy, mean over texts and labels, in nats. A score without a gold
-    or given label to count is None, not defined.
+    recall is sensitivity and precision the positive predictive value, beside which specificity and `npv`, the negative
+    one, stand. `map` and `auroc` are means over the labels with a gold text of the average precision and, if they have
+    another text too, of the area under the ROC curve; `lrap` is the mean over the texts with a gold label of the share
+    of gold labels among those that are as probable or more, mean over the gold ones (label ranking average precision;
+    scikit-learn counts texts without a label as 1); `exact_match` the share of texts whose labels are all right;
+    `calibration_error` that of each label, mean over the labels (see `ranking`); `loss` the binary cross entropy, mean
+    over texts and labels, in nats. A score with nothing to count is None, not defined.
     """
-    from sklearn.metrics import average_precision_score
-
-    gold = gold.astype(bool)
-    right, of_gold, of_given = (gold & given).sum(0), gold.sum(0), given.sum(0)
-    occurs = (of_gold + of_given) > 0
-    f1 = 2 * right[occurs] / (of_gold + of_given)[occurs]
-    some = np.flatnonzero(of_gold)
-    precisions = [average_precision_score(gold[:, label], probabilities[:, label]) for label in some]
-    ranked = _label_rankings(gold, probabilities)
-    p = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - SMALLEST)
-    return {
-        "micro_f1": defined_share(2 * right.sum(), of_gold.sum() + of_given.sum()),
-        "macro_f1": float(f1.mean()) if len(f1) else None,
-        "micro_precision": defined_share(right.sum(), of_given.sum()),
-        "micro_recall": defined_share(right.sum(), of_gold.sum()),
-        "map": float(np.mean(precisions)) if precisions else None,
-        "lrap": float(ranked[gold.any(1)].mean()) if gold.any() else None,
-        "exact_match": float((gold == given).all(1).mean()),
-        "loss": float(-np.where(gold, np.log(p), np.log(1 - p)).mean()),
-    }
+    found = multi_label_scores_of_draws(gold, probabilities, given, [np.arange(len(gold))])
+    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
 
 
 def multi_label_scores_of_draws(
     gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, draws: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The `multi_label_scores` of draws of the texts, all at once: name -> [B] (see `scores_of_draws`)."""
+    """The `multi_label_scores` of draws of the texts, all at once: name -> [B], NaN for what is not defined (see
+    `scores_of_draws`)."""
     gold = gold.astype(bool)
     counts = counts_of(draws, len(gold))
     right, of_gold, of_given = (counts @ each.astype(np.float64) for each in (gold & given, gold, given))  # [B, K]
-    occurs, is_gold, total = (of_gold + of_given) > 0, of_gold > 0, counts.sum(1)
+    occurs, total = (of_gold + of_given) > 0, counts.sum(1)
     f1 = ratio(2 * right, of_gold + of_given)
-    rankings = [Ranking(column) for column in probabilities.T]
-    precisions = np.array([
-        [ranking.average_precision(weights, positive) or 0.0
-         for ranking, positive in zip(rankings, gold.T, strict=True)]
-        for weights in counts
-    ])  # fmt: skip
+    num_right, num_gold, num_given, num = right.sum(1), of_gold.sum(1), of_given.sum(1), total * gold.shape[1]
+    num_rest = num - num_gold - num_given + num_right  # neither gold nor given
+    areas, precisions = _rankings(gold, probabilities, counts)
     p = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - SMALLEST)
     losses = -np.where(gold, np.log(p), np.log(1 - p)).mean(1)
     return {
-        "micro_f1": defined_ratio(2 * right.sum(1), of_gold.sum(1) + of_given.sum(1)),
+        "micro_f1": defined_ratio(2 * num_right, num_gold + num_given),
         "macro_f1": defined_ratio((f1 * occurs).sum(1), occurs.sum(1).astype(float)),
-        "micro_precision": defined_ratio(right.sum(1), of_given.sum(1)),
-        "micro_recall": defined_ratio(right.sum(1), of_gold.sum(1)),
-        "map": defined_ratio((precisions * is_gold).sum(1), is_gold.sum(1).astype(float)),
+        "micro_precision": defined_ratio(num_right, num_given),
+        "micro_recall": defined_ratio(num_right, num_gold),
+        "micro_specificity": defined_ratio(num_rest, num - num_gold),
+        "micro_npv": defined_ratio(num_rest, num - num_given),
+        "map": _mean_of_defined(precisions),
+        "auroc": _mean_of_defined(areas),
         "lrap": defined_ratio(counts @ _label_rankings(gold, probabilities), (counts @ gold.any(1)).astype(float)),
         "exact_match": counts @ (gold == given).all(1) / total,
+        "calibration_error": label_calibration_error(probabilities, gold, counts),
         "loss": counts @ losses / total,
     }
+
+
+def _rankings(gold: np.ndarray, probabilities: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AUROC and average precision of each label in each draw: [B, K] each, NaN for what is not defined."""
+    rankings = [(Ranking(column), positive) for column, positive in zip(probabilities.T, gold.T, strict=True)]
+    found = np.array([[ranking.both(weights, positive) for ranking, positive in rankings] for weights in counts], float)
+    return found[..., 0], found[..., 1]
+
+
+def _mean_of_defined(values: np.ndarray) -> np.ndarray:
+    """Over the last axis, without NaN; NaN where there is nothing else."""
+    is_defined = ~np.isnan(values)
+    return defined_ratio(np.where(is_defined, values, 0).sum(-1), is_defined.sum(-1).astype(float))
 
 
 def _label_rankings(gold: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -85,16 +84,15 @@ def _label_rankings(gold: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
 
 def per_label(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray, labels: Sequence[str]) -> list[dict]:
-    """`label`, `precision`, `recall`, `f1`, `average_precision` (None without a gold text) and `support` of each."""
-    from sklearn.metrics import average_precision_score
-
-    gold, rows = gold.astype(bool), []
-    for label, name in enumerate(labels):
-        right, of_gold, of_given = ((gold & given)[:, label].sum(), gold[:, label].sum(), given[:, label].sum())
-        precision = average_precision_score(gold[:, label], probabilities[:, label]) if of_gold else None
+    """`label`, `precision`, `recall`, `f1`, `specificity`, `npv`, `auroc`, `average_precision` and `support` of each;
+    the middle four are None where they are not defined, and the first three 0."""
+    rows = []
+    for name, has, probability, is_given in zip(labels, gold.astype(bool).T, probabilities.T, given.T, strict=True):
+        found = rates(has, is_given)
+        area, precision = Ranking(probability).both(np.ones(len(has)), has)
         rows.append({
-            "label": name, "precision": share(right, of_given), "recall": share(right, of_gold),
-            "f1": share(2 * right, of_gold + of_given),
-            "average_precision": None if precision is None else float(precision), "support": int(of_gold),
+            "label": name, "precision": found["ppv"] or 0.0, "recall": found["sensitivity"] or 0.0,
+            "f1": found["f1"] or 0.0, "specificity": found["specificity"], "npv": found["npv"],
+            "auroc": area, "average_precision": precision, "support": int(has.sum()),
         })  # fmt: skip
     return rows

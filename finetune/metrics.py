@@ -89,7 +89,7 @@ def _ranked(
     rankings = {c: Ranking(probabilities[:, c]) for c in classes} if len(classes) <= _MOST_RANKED else {}
     found: list[dict[str, float | None]] = []
     for weights in counts:
-        each = {c: (r.auroc(weights, gold == c), r.average_precision(weights, gold == c)) for c, r in rankings.items()}
+        each = {c: ranking.both(weights, gold == c) for c, ranking in rankings.items()}
         columns = [[value for value in column if value is not None] for column in zip(*each.values(), strict=True)]
         means = [float(np.mean(column)) if column else None for column in columns] or [None, None]
         found.append(dict(zip(("auroc", "average_precision"), means, strict=True)))
@@ -160,11 +160,6 @@ def ratio(part: np.ndarray, whole: np.ndarray, of_nothing: float = 0.0) -> np.nd
 def defined_ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """part / whole, NaN where that is 0: not defined."""
     return ratio(part, whole, of_nothing=np.nan)
-
-
-def share(part: float, whole: float) -> float:
-    """0 of nothing."""
-    return float(part / whole) if whole else 0.0
 
 
 def per_class(

@@ -6,8 +6,12 @@ import numpy as np
 
 from .settings import FinetuneError
 
+# With fewer, a temperature would only make probabilities surer.
+FEWEST_MISTAKES = 5
 # What can be asked for, and what is to be as good as possible there.
 OTHER = {"sensitivity": "specificity", "specificity": "sensitivity", "ppv": "sensitivity", "npv": "specificity"}
+# A label of at least this many validation texts has a threshold of its own; all others share one.
+_OWN_THRESHOLD = 50
 
 
 class OperatingPoint(NamedTuple):
@@ -92,6 +96,38 @@ def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.
     return float(cuts[defined[order[-1]]])
 
 
+def label_thresholds(targets: np.ndarray, outputs: np.ndarray, wish: OperatingPoint | None = None) -> np.ndarray:
+    """The least probabilities with which labels are given, with the best F1 or what is wished for: one for all, and one
+    of its own for a label that at least 50 of the texts have: float64 [K].
+
+    Args:
+        targets: [n, K] of 0 and 1.
+        outputs: [n, K] probabilities.
+    """
+
+    def best(has: np.ndarray, probabilities: np.ndarray) -> float:
+        return best_threshold(has, probabilities) if wish is None else threshold_for(wish, has == 1, probabilities)
+
+    found = np.full(targets.shape[1], best(targets.ravel(), outputs.ravel()))
+    for label in np.flatnonzero(targets.sum(0) >= _OWN_THRESHOLD):
+        found[label] = best(targets[:, label], outputs[:, label])
+    return found
+
+
+def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
+    """The threshold of the best F1 of binary targets [n], between two probabilities; 0.5 where none is positive."""
+    if not targets.any():
+        return 0.5
+    order = np.argsort(-probabilities, kind="stable")
+    ranked, right = probabilities[order].astype(np.float64), np.cumsum(targets[order])
+    f1 = 2 * right / (np.arange(1, len(ranked) + 1) + targets.sum())
+    # A cut between two equal probabilities cannot be made.
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1
+    place = int(f1.argmax())
+    below = ranked[place + 1] if place + 1 < len(ranked) else 0.0
+    return float((ranked[place] + below) / 2)
+
+
 def temperature(gold: np.ndarray, probabilities: np.ndarray) -> float:
     """The temperature that gives the gold classes the largest likelihood (Guo et al. 2017, section 4.2): over 1 for
     probabilities that are too sure.
@@ -113,6 +149,42 @@ def temperature(gold: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 _SMALLEST, _WIDEST = 1e-12, 3.0
+
+
+def label_temperature(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """The same of labels, each of which a text has or has not: one for all of them.
+
+    Args:
+        targets: [n, K] of 0 and 1.
+        outputs: float32 [n, K], the probability of each label.
+    """
+    from scipy.optimize import minimize_scalar
+
+    # A label that is surely there is no surer than float32 can tell, and so is one that is surely not.
+    logits = _logits(np.maximum(outputs, 1 - _SUREST)).ravel()
+    signed = np.where(targets.ravel() == 1, -logits, logits)
+
+    def loss(log_temperature: float) -> float:
+        return float(np.logaddexp(0, signed / np.exp(log_temperature)).mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-_WIDEST, _WIDEST), method="bounded").x))
+
+
+def labels_at_temperature(outputs: np.ndarray, value: float) -> np.ndarray:
+    """Probabilities of labels, float32 [n, K], at a temperature; their order stays."""
+    from scipy.special import expit
+
+    return expit(_logits(outputs) / value).astype(np.float32)
+
+
+# The largest number under 1 of float32.
+_SUREST = 1 - 2.0**-24
+
+
+def _logits(probabilities: np.ndarray) -> np.ndarray:
+    """float64, finite ones."""
+    p = np.clip(probabilities.astype(np.float64), np.finfo(np.float32).tiny, _SUREST)
+    return np.log(p) - np.log1p(-p)
 
 
 def at_temperature(probabilities: np.ndarray, value: float) -> np.ndarray:

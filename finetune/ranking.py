@@ -24,24 +24,17 @@ class Ranking:
             weights: [n], how often each text counts.
             positive: bool [n].
         """
-        of_positive, of_negative = self._counts(weights, positive)
-        pairs = of_positive.sum() * of_negative.sum()
-        if not pairs:
-            return None
-        below = of_negative.sum() - np.cumsum(of_negative)
-        return float((of_positive * (below + of_negative / 2)).sum() / pairs)
+        return _auroc(*self._counts(weights, positive))
 
     def average_precision(self, weights: np.ndarray, positive: np.ndarray) -> float | None:
         """The precision at each threshold, weighted by the recall that it adds, as scikit-learn has it; None without a
         positive text (see `auroc`)."""
-        of_positive, of_negative = self._counts(weights, positive)
-        found = np.cumsum(of_positive)
-        total = found[-1] if len(found) else 0
-        if not total:
-            return None
-        given = found + np.cumsum(of_negative)
-        precision = np.divide(found, given, out=np.zeros_like(found), where=given > 0)
-        return float((of_positive * precision).sum() / total)
+        return _average_precision(*self._counts(weights, positive))
+
+    def both(self, weights: np.ndarray, positive: np.ndarray) -> tuple[float | None, float | None]:
+        """`auroc` and `average_precision`."""
+        counts = self._counts(weights, positive)
+        return _auroc(*counts), _average_precision(*counts)
 
     def _counts(self, weights: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positive and negative texts of each number, the largest first."""
@@ -50,6 +43,24 @@ class Ranking:
             return ranked, ranked
         of_positive = np.add.reduceat(np.where(is_positive, ranked, 0.0), self._starts)
         return of_positive, np.add.reduceat(ranked, self._starts) - of_positive
+
+
+def _auroc(of_positive: np.ndarray, of_negative: np.ndarray) -> float | None:
+    pairs = of_positive.sum() * of_negative.sum()
+    if not pairs:
+        return None
+    below = of_negative.sum() - np.cumsum(of_negative)
+    return float((of_positive * (below + of_negative / 2)).sum() / pairs)
+
+
+def _average_precision(of_positive: np.ndarray, of_negative: np.ndarray) -> float | None:
+    found = np.cumsum(of_positive)
+    total = found[-1] if len(found) else 0
+    if not total:
+        return None
+    given = found + np.cumsum(of_negative)
+    precision = np.divide(found, given, out=np.zeros_like(found), where=given > 0)
+    return float((of_positive * precision).sum() / total)
 
 
 BINS = 15
@@ -66,7 +77,28 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray, weights: np.nda
     """
     confidence = confidence.astype(np.float64)
     weights = np.ones(len(confidence)) if weights is None else weights
-    # (0, 1/15], (1/15, 2/15], ...
-    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    gap = np.bincount(place, weights * (confidence - right), BINS)
+    gap = np.bincount(_bins(confidence), weights * (confidence - right), BINS)
     return float(np.abs(gap).sum() / weights.sum())
+
+
+def label_calibration_error(probabilities: np.ndarray, gold: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """How far the probabilities of labels are from the share of texts that have them: the `calibration_error` of each
+    label by itself, mean over the labels (class-wise: Kull et al. 2019, section 2), for each of B draws: [B].
+
+    Args:
+        probabilities: [n, K].
+        gold: bool [n, K].
+        counts: float64 [B, n], how often each text is drawn.
+    """
+    probabilities = probabilities.astype(np.float64)
+    errors = np.zeros(len(counts))
+    for place, gap in zip(_bins(probabilities).T, (probabilities - gold).T, strict=True):
+        of_bins = np.zeros((len(gap), BINS))
+        of_bins[np.arange(len(gap)), place] = gap
+        errors += np.abs(counts @ of_bins).sum(1)
+    return errors / counts.sum(1) / probabilities.shape[1]
+
+
+def _bins(probabilities: np.ndarray) -> np.ndarray:
+    """The bin of each: (0, 1/15], (1/15, 2/15], ..."""
+    return np.clip(np.ceil(probabilities * BINS).astype(int) - 1, 0, BINS - 1)

@@ -29,6 +29,14 @@ _EPOCHS, _MOST_EPOCHS, _STEPS = 3, 30, 600
 # Seeds of a set that does not reach these steps, where one seed may end far below another (docs/fine_tuning.md).
 _SEEDS_OF_FEW = 5
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
+# Settings that act for some tasks alone (see `Task.takes`), and which these are.
+_OF_SOME_TASKS = {
+    "class_weights": "classification",
+    "positive": "classification",
+    "operating_point": "classification and multi-label",
+    "calibrate": "classification and multi-label",
+    "teacher": "classification and tagging",
+}
 
 
 def out_folder(settings: FinetuneSettings) -> Path:
@@ -140,13 +148,10 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
     if metric not in task.deciding_metrics:
         there = ", ".join(task.deciding_metrics)
         raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {there}")
-    given = {"--class-weights": settings.class_weights != "none", "--positive": settings.positive is not None,
-             "--operating-point": settings.operating_point is not None, "--calibrate": settings.calibrate}  # fmt: skip
-    for option, is_given in given.items():
-        if is_given and not task.has_classes:
-            raise FinetuneError(f"{option} is for classification, not for {task.name}: leave it out")
-    if settings.teacher is not None and not task.takes_teacher:
-        raise FinetuneError(f"--teacher is for classification and tagging, not for {task.name}: leave it out")
+    for name, tasks in _OF_SOME_TASKS.items():
+        if getattr(settings, name) != getattr(FinetuneSettings, name) and name not in task.takes:
+            option = f"--{name.replace('_', '-')}"
+            raise FinetuneError(f"{option} is for {tasks}, not for {task.name}: leave it out")
     long_text = task.long_text if settings.long_text == "auto" else settings.long_text
     if task.reads_everything and long_text != task.long_text:
         raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")

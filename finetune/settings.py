@@ -87,9 +87,9 @@ class FinetuneSettings(LoopSettings):
     """Of two classes the one that is looked for. Not given: the rarer one in --train."""
     operating_point: str | None = None
     """Of two classes: answer the positive one from the probability on that reaches this on the validation texts:
-    sensitivity=0.95, or specificity, ppv, npv."""
+    sensitivity=0.95, or specificity, ppv, npv. Of several labels: give each label from there on."""
     calibrate: bool = False
-    """Give probabilities the temperature that fits the validation texts (classification)."""
+    """Give probabilities the temperature that fits the validation texts (classification and multi-label)."""
     patience: int | None = None
     """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"

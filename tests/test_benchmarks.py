@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
     found = published.Results(results.path).of("model")
     assert found == results.of("model") and found["steps"] == 2 and len(found["curve"]["tokens"])
     assert "torch" in results.lines[-1]["machine"] and len(results.lines[-1]["weights"]) == 16
-    assert (tmp_path / "runs" / "few" / "text.txt").stat().st_size < 50_001
+    assert (tmp_path / "runs" / str(experiments.RECIPE) / "few" / "text.txt").stat().st_size < 50_001
     # What was made from a model that was pretrained again is to be made again too.
     runner.run("more")
     assert results.lines[-1]["made_from"] == {"model": results.lines[0]["weights"]} and results.knows("more")
@@ -98,10 +99,14 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
     assert results.knows("model") and not results.knows("more")
     with pytest.raises(SystemExit, match="model is not the model of the tables: remove it"):
         runner.run("more")
-    # Another recipe is another run, and so is another corpus, which does not take the folder of this one.
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "RECIPE", log.RECIPE + 1)
-        assert not results.knows("model")
+    # Another recipe is another run with a folder of its own.
+    first, small["model"] = small["model"], replace(small["model"], recipe=experiments.RECIPE + 1)
+    assert not results.knows("model")
+    runner.run("model")
+    assert (tmp_path / "runs" / str(experiments.RECIPE + 1) / "model").exists()
+    assert results.knows("model") and results.lines[-1]["recipe"] == experiments.RECIPE + 1
+    # Another corpus is another run too, which does not take the folder of this one.
+    small["model"] = first
     small["few"] = experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 1")
     assert not results.knows("model")
     with pytest.raises(SystemExit, match="few is of another command or of other models: remove it, and few.json"):

@@ -5,13 +5,15 @@ Marcus 1995; Tjong Kim Sang and Veenstra 1999).
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
 # BILOU calls the last word L and a single one U; BMES calls the words between M.
 _PREFIXED = re.compile(r"([BIMESLU])-(.+)", re.DOTALL)
 _FIRST, _LAST = "BSU", "ESLU"
+# What begins entities. Without one of these, tags are names, some of which may look prefixed (E-mail).
+_BEGINNINGS = frozenset("BISU")
 IOB1, IOB2, BIOES, IO, PLAIN = "IOB1", "IOB2", "BIOES", "IO", "names"
 # Of a scheme with marks for the last word: those of the words between, of the last and of a single one.
 _WITH_ENDS = {BIOES: "IES", "BILOU": "ILU", "BMES": "MES"}
@@ -97,7 +99,7 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
             continued &= prefix != "I" or follows
             begins |= prefix == "B" and not follows
             before = prefix, name
-    if "B" in prefixes or "I" in prefixes or prefixes & set("MESLU"):
+    if prefixes & _BEGINNINGS:
         return _with_ends(prefixes) or (IOB2 if continued or begins else IOB1)
     return IO if OUTSIDE in names else PLAIN
 
@@ -125,7 +127,7 @@ def are_untyped(sentences: Iterable[Sequence[str]]) -> bool:
 def scheme_of_labels(names: Iterable[str]) -> str:
     """The scheme of a model by the names of its labels; IOB2 where they have B- or I-."""
     prefixes = {parts(name)[0] for name in names}
-    if prefixes & set("BIMESLU"):
+    if prefixes & _BEGINNINGS:
         return _with_ends(prefixes) or IOB2
     return IO if OUTSIDE in names else PLAIN
 
@@ -141,3 +143,56 @@ def io_entities(tags: Sequence[str]) -> list[Entity]:
         else:
             found.append(Entity(place, place + 1, tag))
     return found
+
+
+class TagScheme(NamedTuple):
+    """How the tags of rows are written.
+
+    Args:
+        name: IOB1, IOB2, BIOES, BILOU, BMES, IO (names of entities), or names (classes of words).
+        has_types: whether entities have types, or tags are B and I alone.
+    """
+
+    name: str = IOB2
+    has_types: bool = True
+
+    @classmethod
+    def of(cls, sentences: Collection[Sequence[str]]) -> "TagScheme":
+        """That of these sentences (see `scheme_of`)."""
+        has_types = not are_untyped(sentences)
+        return cls(scheme_of(sentences if has_types else map(typed, sentences)), has_types)
+
+    @property
+    def of_words(self) -> bool:
+        """Whether every tag is a class of words."""
+        return self.name == PLAIN
+
+    def oddity(self, tags: Iterable[str], show_text: bool) -> str:
+        """What is wrong with the tags of a row beside those of the others; empty for nothing."""
+        if not self.has_types:
+            odd = [tag for tag in tags if tag not in set("OBIMESLU")]
+            others = "are B, I and O alone"
+        else:
+            are_names = self.name in (IO, PLAIN)
+            prefixes = {tag: parts(tag)[0] for tag in tags if tag != OUTSIDE}
+            odd = [tag for tag, prefix in prefixes.items() if (prefix in _BEGINNINGS if are_names else not prefix)]
+            others = "are names without B- and I-" if are_names else "begin with B- or I-"
+        return f"{f'the tag {odd[0]!r:.42}' if show_text else 'a tag'}, where others {others}" if odd else ""
+
+    def read(self, tags: Sequence[str]) -> Sequence[str]:
+        """The tags of a row as they are learned: entities in IOB2."""
+        if self.of_words:
+            return tags
+        tags = tags if self.has_types else typed(tags)
+        return iob2(io_entities(tags) if self.name == IO else entities(tags), len(tags))
+
+    def written(self, tags: Sequence[str]) -> list[str]:
+        """Learned tags as the rows have them."""
+        if self.of_words:
+            return list(tags)
+        found = in_scheme(tags, self.name)
+        return found if self.has_types else [tag.removesuffix(f"-{UNTYPED}") for tag in found]
+
+
+AS_LEARNED = TagScheme()
+"""That of the tags that are learned."""

@@ -115,10 +115,9 @@ class Task(Labels):
     """The names of all scores. One of them is "loss"."""
     prediction_holds_text = False
     """Whether a prediction repeats something of the text."""
-    has_classes = False
-    """Whether `--class-weights`, `--positive`, `--operating-point` and `--calibrate` act."""
-    takes_teacher = False
-    """Whether `--teacher` acts: `logits` are those of the classes `labels`, and the objective is a `ClassObjective`."""
+    takes: frozenset[str] = frozenset()
+    """Which settings of some tasks alone act: of class_weights, positive, operating_point, calibrate, and teacher, for
+    which `logits` are those of the classes `labels`, and the objective is a `ClassObjective`."""
     labels: list[str]
     """The names of the classes, of a task that has some, once they are known."""
     baseline_names: tuple[str, ...] = ()

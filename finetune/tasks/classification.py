@@ -22,7 +22,7 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
 from ..metrics import METRICS, OF_TWO, confusion, per_class, scores, scores_of_draws
 from ..mistakes import mistakes_markdown, most_confident
-from ..operating_point import OperatingPoint, at_temperature, temperature, threshold_for
+from ..operating_point import FEWEST_MISTAKES, OperatingPoint, at_temperature, temperature, threshold_for
 from ..pictures import draw_confusion
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
@@ -37,8 +37,6 @@ MOST_SMALL_CLASSES = 50
 MOST_CLASSES_SHOWN = 50
 # Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
 _AS_GOOD = 0.5
-# With fewer, a temperature would only make probabilities surer.
-FEWEST_MISTAKES = 5
 LABEL, PROBABILITIES = "predicted_label", "probabilities"
 
 
@@ -56,7 +54,8 @@ class Classification(Task):
     name = "classification"
     label_columns = ("label", "labels", "class", "category", "target", "sentiment")
     shown, metrics, baseline_names = report.SHOWN, METRICS, (TFIDF, MAJORITY)
-    default_metric, has_classes, takes_teacher = "macro_f1", True, True
+    default_metric = "macro_f1"
+    takes = frozenset({"class_weights", "positive", "operating_point", "calibrate", "teacher"})
     lower_is_better = frozenset({"loss", "calibration_error"})
 
     def __init__(

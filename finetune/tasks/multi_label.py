@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,6 +23,13 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of_labels
 from ..label_metrics import multi_label_scores, multi_label_scores_of_draws, per_label
 from ..mistakes import mistakes_markdown, wrong_labels
+from ..operating_point import (
+    FEWEST_MISTAKES,
+    OperatingPoint,
+    label_temperature,
+    label_thresholds,
+    labels_at_temperature,
+)
 from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_of_labels
@@ -31,9 +39,10 @@ from .sequences import class_name, fine_tuned_classifier, last_layer, new_classi
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
 LABELS, PROBABILITIES = "predicted_labels", "probabilities"
 SEPARATOR = ";"
-# A label with at least this many validation texts has a threshold of its own; all others share one.
-OWN_THRESHOLD = 50
 MOST_LABELS_SHOWN = 50
+# What can be wished for, as it is named over all labels.
+MICRO = {"sensitivity": "micro_recall", "specificity": "micro_specificity",
+         "ppv": "micro_precision", "npv": "micro_npv"}  # fmt: skip
 
 
 class MultiLabel(Task):
@@ -41,8 +50,13 @@ class MultiLabel(Task):
 
     Args:
         labels: the names of the labels, once they are known.
-        thresholds: float64 [K], the least probability with which each is given.
-        shares: float64 [K], of the training texts that have each.
+        wish: what the thresholds are to reach; by default the best F1.
+        calibrates: whether probabilities get the temperature that fits the validation texts.
+
+    Attributes:
+        shares: float64 [K], of the training texts that have each label.
+        thresholds: float64 [K], the least probability with which each label is given.
+        temperature: what fits the validation texts best, which is told in any case.
     """
 
     name = "multi-label"
@@ -52,17 +66,25 @@ class MultiLabel(Task):
         "macro-F1": "macro_f1",
         "mAP": "map",
         "LRAP": "lrap",
+        "AUROC": "auroc",
         "all labels right": "exact_match",
     }
-    metrics = ("micro_f1", "macro_f1", "micro_precision", "micro_recall", "map", "lrap", "exact_match", "loss")
-    default_metric = "micro_f1"
+    metrics = ("micro_f1", "macro_f1", "micro_precision", "micro_recall", "micro_specificity", "micro_npv", "map",
+               "auroc", "lrap", "exact_match", "calibration_error", "loss")  # fmt: skip
+    default_metric, takes = "micro_f1", frozenset({"operating_point", "calibrate"})
+    lower_is_better = frozenset({"loss", "calibration_error"})
     baseline_names = (TFIDF, FREQUENCIES)
 
-    def __init__(
-        self, labels: Sequence[str] = (), thresholds: Sequence[float] = (), shares: Sequence[float] | None = None
-    ):
-        self.labels, self.shares = list(labels), shares
-        self.thresholds = np.array(thresholds if len(thresholds) else [0.5] * len(self.labels), np.float64)
+    def __init__(self, labels: Sequence[str] = (), wish: OperatingPoint | None = None, calibrates: bool = False):
+        self.labels, self.wish, self.calibrates = list(labels), wish, calibrates
+        self.shares: Sequence[float] | None = None
+        self.thresholds = np.full(len(self.labels), 0.5)
+        self.temperature: float | None = None
+
+    def _with(self, **found: Any) -> Self:
+        task = copy(self)
+        vars(task).update(found)
+        return task
 
     # --- rows
 
@@ -91,12 +113,13 @@ class MultiLabel(Task):
                 f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
                 "the column of labels with --label-column, or give the labels short names"
             )
-        return MultiLabel(sorted(counts)).fitted_to(train)
+        wish = OperatingPoint.parse(settings.operating_point) if settings.operating_point else None
+        return MultiLabel(sorted(counts), wish, settings.calibrate).fitted_to(train)
 
     def fitted_to(self, train: Sequence[Example]) -> "MultiLabel":
         """The shares of the labels among these rows."""
         counts = Counter(name for example in train for name in example.label)
-        return MultiLabel(self.labels, shares=[(counts[name] + 0.5) / (len(train) + 1) for name in self.labels])
+        return self._with(shares=[(counts[name] + 0.5) / (len(train) + 1) for name in self.labels])
 
     def of_model(self, config: BertConfig) -> "MultiLabel":
         """The labels are the label names of the model."""
@@ -172,25 +195,39 @@ class MultiLabel(Task):
         return logits.float().sigmoid()
 
     def tuned(self, targets: np.ndarray, outputs: np.ndarray) -> "MultiLabel":
-        """With the thresholds of the best F1 on these texts: one for all, and one of its own for a label that at least
-        50 of the texts have."""
-        return MultiLabel(self.labels, thresholds(targets, outputs), self.shares)
+        """With the temperature that fits these texts, unless hardly any label is answered wrongly at 0.5; and with the
+        thresholds of the best F1 on them, or of what is wished for: one for all, and one of its own for a label that at
+        least 50 of the texts have."""
+        mistakes = int(((outputs >= 0.5) != targets).sum())
+        task = self._with(temperature=label_temperature(targets, outputs) if mistakes >= FEWEST_MISTAKES else None)
+        return task._with(thresholds=label_thresholds(targets, task.finished(outputs), self.wish))
+
+    def finished(self, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities at the temperature, if they are to be calibrated."""
+        if self.temperature is None or not self.calibrates:
+            return outputs
+        return labels_at_temperature(outputs, self.temperature)
 
     def decision(self) -> dict[str, Any]:
-        """The threshold of each label."""
-        return {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
+        """The threshold of each label, and the temperature."""
+        found: dict[str, Any] = {"thresholds": dict(zip(self.labels, self.thresholds.tolist(), strict=True))}
+        found |= {} if self.temperature is None else {"temperature": self.temperature}
+        return found | ({"calibrated": True} if self.calibrates else {})
 
-    def with_decision(self, decision: Mapping[str, Any]) -> "MultiLabel":
-        """Of a folder of transformers, without thresholds, 0.5. Raises FinetuneError where one of them is no number."""
-        found = decision.get("thresholds")
-        if found is None:
-            return MultiLabel(self.labels)
+    def with_decision(self, decision: Mapping[str, Any]) -> Self:
+        """Of a folder of transformers, without thresholds, 0.5. Raises FinetuneError where one of them, or the
+        temperature, is no number."""
+        found, degree = decision.get("thresholds"), decision.get("temperature")
+        found = dict.fromkeys(self.labels, 0.5) if found is None else found
         numbers = [found.get(name) if isinstance(found, Mapping) else None for name in self.labels]
         if not all(isinstance(number, int | float) for number in numbers):
             raise FinetuneError(
                 f"the thresholds in {FACTS_FILE} are no numbers, one for each label: copy the folder again"
             )
-        return MultiLabel(self.labels, numbers)
+        if not isinstance(degree, int | float | None):
+            raise FinetuneError(f"the temperature in {FACTS_FILE} is no number: copy the folder again")
+        calibrates = self.calibrates or decision.get("calibrated") is True
+        return self._with(thresholds=np.array(numbers, np.float64), temperature=degree, calibrates=calibrates)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.label_metrics.multi_label_scores`."""
@@ -241,14 +278,36 @@ class MultiLabel(Task):
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
-        """The thresholds, the scores of each label, and where the mistakes are."""
-        sentences = [f"thresholds, of the best F1 on the validation texts: {shown_thresholds(self.thresholds)}"]
+        """Thresholds and temperature, the scores of each label, and where the mistakes are."""
+        sentences = self._tell_decision(best["validation"])
         if len(self.labels) <= MOST_LABELS_SHOWN:
             which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by label"
             rows = results["per_label"][shown.split]
             sentences.append(f"\n{shown.split} texts, {which}:\n{report.per_class_table(rows, 'label')}")
         sentences.append(f"\nThe most confident mistakes are in {out / 'mistakes.md'}.")
         return sentences
+
+    def _tell_decision(self, validation: Mapping[str, float | None]) -> list[str]:
+        """What thresholds and temperature do, and where they do not do what was asked for.
+
+        Args:
+            validation: scores of the seed that is kept.
+        """
+        aim, says = "of the best F1", ""
+        if self.wish is not None:
+            reached = validation[MICRO[self.wish.name]]
+            short = reached is None or reached < self.wish.value
+            says = f" ({report.number(reached)} over all labels{', which is less' if short else ''})"
+            aim = f"for {self.wish}"
+        found = [f"thresholds, {aim} on the validation texts: {shown_thresholds(self.thresholds)}{says}"]
+        if self.temperature is not None:
+            told = "at" if self.calibrates else "as they are; they would fit the validation texts better at"
+            option = "" if self.calibrates else " (--calibrate)"
+            found.append(f"probabilities are {told} temperature {self.temperature:.2f}{option}")
+        elif self.calibrates:
+            found.append(f"probabilities are as they were: fewer than {FEWEST_MISTAKES} labels of the validation texts "
+                         "are answered wrongly, too few to find a temperature")  # fmt: skip
+        return found
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each label stand below those of all, with its threshold."""
@@ -257,6 +316,10 @@ class MultiLabel(Task):
              *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")), f"{row['support']:,}")
             for row, threshold in zip(results["per_label"][split], results["thresholds"], strict=True)
         ]  # fmt: skip
+        at_degree = ""
+        if self.calibrates and self.temperature is not None:
+            at_degree = ("\n\n`python -m finetune.predict` gives probabilities the temperature "
+                         f"{self.temperature:.4g}; the pipeline of `transformers` does not.")  # fmt: skip
         arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
         example = f"""from transformers import pipeline
 
@@ -266,7 +329,7 @@ print(classify({arguments}, truncation=True))"""
             kind="text-classification",
             name="a multi-label classifier of a domain",
             title=f"Any of {config.num_labels} labels for {'pairs of texts' if is_pair else 'texts'}",
-            findings=table(("label", "threshold", "precision", "recall", "F1", "texts"), rows),
+            findings=table(("label", "threshold", "precision", "recall", "F1", "texts"), rows) + at_degree,
             metrics=("micro_f1", "macro_f1", "map"),
             example="" if config.classifier_hidden_layers else example,
             instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
@@ -299,33 +362,6 @@ def shown_thresholds(found: np.ndarray) -> str:
     """One number where all are the same, else their range."""
     low, high = found.min(), found.max()
     return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
-
-
-def thresholds(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """The least probabilities with the best F1: float64 [K]; see `MultiLabel.tuned`.
-
-    Args:
-        targets: [n, K] of 0 and 1.
-        outputs: [n, K] probabilities.
-    """
-    found = np.full(targets.shape[1], best_threshold(targets.ravel(), outputs.ravel()))
-    for label in np.flatnonzero(targets.sum(0) >= OWN_THRESHOLD):
-        found[label] = best_threshold(targets[:, label], outputs[:, label])
-    return found
-
-
-def best_threshold(targets: np.ndarray, probabilities: np.ndarray) -> float:
-    """The threshold of the best F1 of binary targets [n], between two probabilities; 0.5 where none is positive."""
-    if not targets.any():
-        return 0.5
-    order = np.argsort(-probabilities, kind="stable")
-    ranked, right = probabilities[order].astype(np.float64), np.cumsum(targets[order])
-    f1 = 2 * right / (np.arange(1, len(ranked) + 1) + targets.sum())
-    # A cut between two equal probabilities cannot be made.
-    f1[:-1][ranked[:-1] == ranked[1:]] = -1
-    place = int(f1.argmax())
-    below = ranked[place + 1] if place + 1 < len(ranked) else 0.0
-    return float((ranked[place] + below) / 2)
 
 
 class LabelsObjective:

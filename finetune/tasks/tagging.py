@@ -27,21 +27,17 @@ from ..entities.annotations import Mention
 from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
 from ..entities.tagged_rows import are_tags, tagged_example
 from ..entities.tags import (
+    AS_LEARNED,
     IO,
-    IOB2,
     OUTSIDE,
     PLAIN,
-    UNTYPED,
     Entity,
-    are_untyped,
+    TagScheme,
     entities,
-    in_scheme,
     io_entities,
     iob2,
     parts,
-    scheme_of,
     scheme_of_labels,
-    typed,
 )
 from ..mistakes import Mistake, mistakes_markdown
 from ..output import to_json
@@ -62,7 +58,6 @@ class Tagging(Task):
     Args:
         labels: the names of the tags, once they are known; entities in IOB2.
         scheme: in which the tags of the training rows were written, and those of predictions are.
-        has_types: whether those tags had types, or were B and I alone.
         counts: of the types among the training rows.
         is_strict: whether entities begin with B- alone, as those do that are learned here: an I- that continues nothing
             is a mistake of the model, and mostly one word too many. Otherwise it begins an entity.
@@ -71,7 +66,7 @@ class Tagging(Task):
     name = "tagging"
     label_columns = ("tags", "ner_tags", "pos_tags", "label", "labels", "entities", "spans")
     text_columns = ("tokens", "words", *TEXT_COLUMNS)
-    takes_pairs, takes_teacher = False, True
+    takes_pairs, takes = False, frozenset({"teacher"})
     long_text, reads_everything, prediction_holds_text = "windows", True, True
     shown = {
         "strict F1": "strict_f1", "strict precision": "strict_precision", "strict recall": "strict_recall",
@@ -83,17 +78,20 @@ class Tagging(Task):
     def __init__(
         self,
         labels: Sequence[str] = (),
-        scheme: str = IOB2,
-        has_types: bool = True,
+        scheme: TagScheme = AS_LEARNED,
         counts: Mapping[str, int] | None = None,
         is_strict: bool = True,
     ):
-        self.labels, self.scheme, self.has_types, self.counts = list(labels), scheme, has_types, counts or {}
-        self.is_strict = is_strict
-        self.of_words = scheme == PLAIN
+        self.labels, self.scheme, self.counts, self.is_strict = list(labels), scheme, counts or {}, is_strict
+        self.are_names = scheme_of_labels(self.labels) in (IO, PLAIN)
         if self.of_words:
             self.shown = {"word accuracy": "accuracy", "macro-F1": "macro_f1"}
             self.metrics, self.default_metric = ("accuracy", "macro_f1", "loss"), "accuracy"
+
+    @property
+    def of_words(self) -> bool:
+        """Whether every tag is a class of words, not of entities."""
+        return self.scheme.of_words
 
     # --- rows
 
@@ -118,19 +116,17 @@ class Tagging(Task):
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Tagging":
         """Raises FinetuneError where there are not two different tags, or some with B- and I- and some without."""
-        has_types = not are_untyped(example.label for example in train)
-        scheme = scheme_of(example.label if has_types else typed(example.label) for example in train)
-        task, show_text = Tagging((), scheme, has_types), settings.show_text == "yes"
+        scheme, show_text = TagScheme.of([example.label for example in train]), settings.show_text == "yes"
         for example in train:
-            if problem := task._oddity(example, show_text):
+            if problem := scheme.oddity(example.label, show_text):
                 raise FinetuneError(f"{example.place} has {problem}: mend the row")
-        names = sorted({tag for example in train for tag in task._plain(example.label)} | {OUTSIDE})
-        counts = Counter(name for example in train for name in task._types_of(example))
-        if task.of_words:
+        names = sorted({tag for example in train for tag in scheme.read(example.label)} | {OUTSIDE})
+        counts = Counter(name for example in train for name in _types(scheme.read(example.label)))
+        if scheme.of_words:
             names.remove(OUTSIDE)
         else:
             # Whatever begins may go on.
-            types = sorted({parts(name)[1] for name in names} - {OUTSIDE})
+            types = sorted(_types(names))
             names = [OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI")]
         where, remedy = f'"{columns.label}" of {settings.train}', "name the column of tags with --label-column"
         if not show_text and any(map(is_text, names)):
@@ -139,35 +135,24 @@ class Tagging(Task):
             raise FinetuneError(f"{where} has {len(names):,} different tags in {len(train):,} rows: {remedy}")
         if len(names) < 2:
             raise FinetuneError(f"{where} has no entity and no two tags: {remedy}")
-        return Tagging(names, scheme, has_types, counts)
-
-    def _oddity(self, example: Example, show_text: bool) -> str:
-        """What is wrong with the tags of a row beside those of the others; empty for nothing."""
-        if not self.has_types:
-            odd = [tag for tag in example.label if tag not in set("OBIMESLU")]
-            others = "are B, I and O alone"
-        else:
-            plain = self.scheme in (IO, PLAIN)
-            odd = [tag for tag in example.label if tag != OUTSIDE and bool(parts(tag)[0]) == plain]
-            others = "are names without B- and I-" if plain else "begin with B- or I-"
-        return f"{f'the tag {odd[0]!r:.42}' if show_text else 'a tag'}, where others {others}" if odd else ""
+        return Tagging(names, scheme, counts)
 
     def of_model(self, config: BertConfig) -> "Tagging":
         """The tags are the label names of the model."""
         names = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
-        return Tagging(names, scheme_of_labels(names), is_strict=False)
+        return Tagging(names, TagScheme(scheme_of_labels(names)), is_strict=False)
 
     def facts(self) -> list[str]:
         """The names of the tags and their scheme."""
-        return [self.name, self.scheme, *self.labels]
+        return [self.name, self.scheme.name, *self.labels]
 
     def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
         """Those of known tags alone."""
         known = set(self.labels)
         for example in examples:
-            if problem := self._oddity(example, show_text):
+            if problem := self.scheme.oddity(example.label, show_text):
                 bad(example.place, f"has {problem}")
-            elif unknown := set(self._plain(example.label)) - known:
+            elif unknown := set(self.scheme.read(example.label)) - known:
                 tag = f"the tag {min(unknown)!r:.42}, which" if show_text else "a tag that"
                 bad(example.place, f"has {tag} does not occur in training ({listing(self._types(), 8)})")
             else:
@@ -175,11 +160,8 @@ class Tagging(Task):
 
     def stratum(self, example: Example) -> str:
         """Its rarest type of entities."""
-        types = set() if self.of_words else self._types_of(example)
+        types = set() if self.of_words else _types(self.scheme.read(example.label))
         return min(types, key=lambda name: (self.counts[name], name), default="")
-
-    def _types_of(self, example: Example) -> set[str]:
-        return {parts(tag)[1] for tag in self._plain(example.label)} - {OUTSIDE}
 
     def describe(self, train: Sequence[Example]) -> list[str]:
         """The scheme, and how many entities of each type there are."""
@@ -187,20 +169,13 @@ class Tagging(Task):
         if self.of_words:
             more = [_NUMBERS] if all(map(str.isdigit, self.labels)) else []
             return [f"{len(self.labels)} tags of words, {num_words:,} words.", *more]
-        counts = Counter(entity.type for example in train for entity in entities(self._plain(example.label)))
+        counts = Counter(entity.type for example in train for entity in entities(self.scheme.read(example.label)))
         shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
         more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
-        return [f"Tags in {self.scheme}, {num_words:,} words; entities: {shown}{more}."]
-
-    def _plain(self, tags: Sequence[str]) -> Sequence[str]:
-        """The tags of a row as they are learned: entities in IOB2."""
-        if self.of_words:
-            return tags
-        tags = tags if self.has_types else typed(tags)
-        return iob2(io_entities(tags) if self.scheme == IO else entities(tags), len(tags))
+        return [f"Tags in {self.scheme.name}, {num_words:,} words; entities: {shown}{more}."]
 
     def _types(self) -> list[str]:
-        return self.labels if self.of_words else sorted({parts(name)[1] for name in self.labels} - {OUTSIDE})
+        return self.labels if self.of_words else sorted(_types(self.labels))
 
     # --- learning
 
@@ -210,7 +185,7 @@ class Tagging(Task):
         rows = [
             (number, ids[tag])
             for number, example in enumerate(examples)
-            for tag in (self._plain(example.label) if example.label else [self.labels[0]] * len(example.words))
+            for tag in (self.scheme.read(example.label) if example.label else [self.labels[0]] * len(example.words))
         ]
         return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
@@ -258,13 +233,13 @@ class Tagging(Task):
 
     def decision(self) -> dict[str, Any]:
         """The scheme of the training rows, which predictions are written in."""
-        return {"scheme": self.scheme, **({} if self.has_types else {"has_types": False})}
+        return {"scheme": self.scheme.name, **({} if self.scheme.has_types else {"has_types": False})}
 
     def with_decision(self, decision: Mapping[str, Any]) -> "Tagging":
         """Predictions in the scheme of training; of a folder of transformers in that of its labels, of which it is not
         known what an I- that continues nothing means there."""
-        scheme, has_types = decision.get("scheme", self.scheme), decision.get("has_types", True)
-        return Tagging(self.labels, scheme, has_types, self.counts, is_strict="scheme" in decision)
+        scheme = TagScheme(decision.get("scheme", self.scheme.name), decision.get("has_types", True))
+        return Tagging(self.labels, scheme, self.counts, is_strict="scheme" in decision)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """See `finetune.entities.tag_metrics.tagging_scores` and `word_scores`."""
@@ -287,7 +262,7 @@ class Tagging(Task):
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
         """What a user would take without a BERT (see `finetune.entities.taggers`)."""
-        words, tags = [_words(row) for row in train], [list(self._plain(row.label)) for row in train]
+        words, tags = [_words(row) for row in train], [list(self.scheme.read(row.label)) for row in train]
         others = [_words(row) for rows in held_out.values() for row in rows]
         simple = taggers.most_frequent if self.of_words else taggers.dictionary
         found = {self.baseline_names[0]: [taggers.one_hot(t, self.labels) for t in simple(words, tags, others)]}
@@ -321,12 +296,12 @@ class Tagging(Task):
     ) -> dict[str, Any]:
         """The tags, their scheme, and the scores of each type."""
         rows = per_type(shown.targets, shown.outputs, self.labels, self.of_words)
-        return {"labels": self.labels, "scheme": self.scheme, "per_type": {shown.split: rows}}
+        return {"labels": self.labels, "scheme": self.scheme.name, "per_type": {shown.split: rows}}
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """mistakes.md, and for conlleval and people SPLIT.conll: word, gold and predicted tag."""
-        gold = [self._written(self._names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
-        given = [self._written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
+        gold = [self.scheme.written(self._names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
+        given = [self.scheme.written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
         worst = self._mistakes(shown, settings.show_text == "yes")
         write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
         columns = out / f"{shown.split}.conll"
@@ -410,7 +385,7 @@ print(tag("One text."))"""
             text = example.text[mention.start : mention.end]
             found.append({"start": mention.start, "end": mention.end, "label": mention.type, "text": text,
                           "probability": round(probability, 6)})  # fmt: skip
-        names = {PREDICTED_WORDS: _words(example), TAGS: self._written(tags)}
+        names = {PREDICTED_WORDS: _words(example), TAGS: self.scheme.written(tags)}
         return names if self.of_words else {**names, ENTITIES: found}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
@@ -427,7 +402,7 @@ print(tag("One text."))"""
         """Words in columns, or a row of an annotation tool with the entities as its own."""
         tags = self._tags(output)
         if form == "conll":
-            return conll(_words(example), self._written(tags))
+            return conll(_words(example), self.scheme.written(tags))
         return to_json(_TOOLS[form](row, example.text, self._mentions(tags, example)))
 
     @property
@@ -443,21 +418,15 @@ print(tag("One text."))"""
     def _tags(self, output: np.ndarray) -> list[str]:
         """The most probable tag of each word; an I- that continues nothing is an O, or a B- (see `is_strict`)."""
         tags = self._names(output.argmax(1))
-        return tags if self.of_words else iob2(self._entities(tags), len(tags))
+        if self.of_words:
+            return tags
+        have_no_prefix = self.are_names or any(tag != OUTSIDE and not parts(tag)[0] for tag in tags)
+        return iob2(io_entities(tags) if have_no_prefix else entities(tags, self.is_strict), len(tags))
 
     def _entities(self, tags: Sequence[str]) -> list[Entity]:
         if self.of_words:
             return [Entity(place, place + 1, tag) for place, tag in enumerate(tags)]
-        if any(tag != OUTSIDE and not parts(tag)[0] for tag in tags):
-            return io_entities(tags)
-        return entities(tags, self.is_strict)
-
-    def _written(self, tags: Sequence[str]) -> list[str]:
-        """Tags as the training rows had them."""
-        if self.of_words:
-            return list(tags)
-        found = in_scheme(tags, self.scheme)
-        return found if self.has_types else [tag.removesuffix(f"-{UNTYPED}") for tag in found]
+        return entities(tags)
 
     def _mentions(self, tags: Sequence[str], example: Example) -> list[Mention]:
         words = example.words
@@ -490,6 +459,11 @@ _TOOLS = {
 def conll(words: Sequence[str], *columns: Sequence[str]) -> str:
     """A sentence of CoNLL: a word a line and its columns, tabs between."""
     return "".join("\t".join(row) + "\n" for row in zip(words, *columns, strict=True))
+
+
+def _types(tags: Iterable[str]) -> set[str]:
+    """The types of entities with these tags."""
+    return {parts(tag)[1] for tag in tags} - {OUTSIDE}
 
 
 def _words(example: Example) -> list[str]:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import finetune.intervals
+from finetune.entities.tags import TagScheme
 from finetune.intervals import groups_of, intervals, paired, resamples
 from finetune.metrics import scores, scores_of_draws
 from finetune.rows import Example
@@ -104,7 +105,8 @@ def test_all_draws_of_several_labels_have_the_scores_of_each(n, k, seed):
     rng = np.random.default_rng(seed)
     gold = (rng.random((n, k)) < rng.random(k)).astype(np.float32)
     outputs = np.round(rng.random((n, k)), 1).astype(np.float32)
-    task = MultiLabel([str(label) for label in range(k)], thresholds=rng.random(k))
+    task = MultiLabel([str(label) for label in range(k)])
+    task.thresholds = rng.random(k)
     check(task, gold, outputs, [rng.integers(0, n, rng.integers(1, n + 1)) for _ in range(4)])
 
 
@@ -112,7 +114,7 @@ def test_all_draws_of_several_labels_have_the_scores_of_each(n, k, seed):
 @settings(max_examples=50, deadline=None)
 def test_all_draws_of_tags_have_the_scores_of_each(lengths, of_words, seed):
     rng, labels = np.random.default_rng(seed), ["O", "B-x", "I-x", "B-y", "I-y"]
-    task = Tagging(["O", "x", "y", "z", "w"], "plain") if of_words else Tagging(labels)
+    task = Tagging(["O", "x", "y", "z", "w"], TagScheme("names")) if of_words else Tagging(labels)
     texts = np.repeat(np.arange(len(lengths)), lengths)
     targets = np.stack([texts, rng.integers(0, 5, len(texts))], axis=1)
     outputs = rng.dirichlet(np.ones(5), len(texts)).astype(np.float32)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from finetune.dataset import read_dataset
 from finetune.label_metrics import multi_label_scores, per_label
+from finetune.operating_point import OTHER, OperatingPoint, best_threshold, label_thresholds, rates, threshold_for
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
 from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
-from finetune.tasks.multi_label import MultiLabel, best_threshold, thresholds
+from finetune.tasks.multi_label import MICRO, MultiLabel
 from finetune.tasks.selection import kind_of_labels
 from finetune.tasks.sequences import last_layer
 
@@ -58,6 +59,19 @@ def check_scores(seed: int) -> None:
     ranked = gold[:, some], probabilities[:, some]
     wanted = reference.average_precision_score(*ranked, average="macro") if some.any() else None
     assert found["map"] == (wanted if wanted is None else pytest.approx(wanted))
+    both = [label for label in range(gold.shape[1]) if 0 < gold[:, label].sum() < len(gold)]
+    areas = [reference.roc_auc_score(gold[:, label], probabilities[:, label]) for label in both]
+    assert found["auroc"] == (pytest.approx(np.mean(areas)) if both else None)
+    assert found["calibration_error"] == pytest.approx(
+        np.mean([gap_of_bins(has, p) for has, p in zip(gold.T, probabilities.T, strict=True)])
+    )
+    for name, score in (("specificity", reference.recall_score), ("npv", reference.precision_score)):
+        wanted = score(1 - gold.ravel(), ~given_.ravel(), zero_division=np.nan)
+        micro = found[f"micro_{name}"]
+        assert micro is None if np.isnan(wanted) else micro == pytest.approx(wanted)
+        wanted = [score(1 - has, ~answer, zero_division=np.nan) for has, answer in zip(gold.T, given_.T, strict=True)]
+        assert [np.nan if row[name] is None else row[name] for row in rows] == pytest.approx(wanted, nan_ok=True)
+    assert [row["auroc"] for row in rows if row["auroc"] is not None] == pytest.approx(areas)
     has_label = gold.any(1)
     ranked = gold[has_label], probabilities[has_label]
     wanted = reference.label_ranking_average_precision_score(*ranked) if has_label.any() else None
@@ -69,6 +83,16 @@ def check_scores(seed: int) -> None:
     clipped = np.clip(probabilities.astype(np.float64), smallest, 1 - smallest)
     losses = [reference.log_loss(g, p, labels=[0, 1]) for g, p in zip(gold.T, clipped.T, strict=True)]
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+def gap_of_bins(has: np.ndarray, probabilities: np.ndarray) -> float:
+    """Of the texts in each fifteenth of the probabilities: the mean probability beside the share that has the label."""
+    gap, edges = 0.0, np.linspace(0, 1, 16)
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        inside = ((probabilities > low) | (low == 0)) & (probabilities <= high)
+        if inside.any():
+            gap += inside.mean() * abs(probabilities[inside].mean(dtype=np.float64) - has[inside].mean())
+    return gap
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=12))
@@ -89,9 +113,53 @@ def test_a_label_of_many_texts_has_a_threshold_of_its_own_and_the_others_share_o
     # The labels are as well told apart at 0.7, 0.2 and 0.2.
     middle = np.array([0.7, 0.2, 0.2])
     outputs = np.clip(middle + (targets - 0.5) * 0.1 + rng.normal(0, 0.01, targets.shape), 0, 1)
-    found = thresholds(targets, outputs)
+    found = label_thresholds(targets, outputs)
     assert found[0] == pytest.approx(0.7, abs=0.05) and found[1] == found[2]
     assert (targets[:, 1:].sum(0) < 50).all()
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_labels_are_given_from_where_they_reach_what_is_wished_for(name):
+    rng = np.random.default_rng(2)
+    targets = (rng.random((400, 3)) < (0.5, 0.3, 0.04)).astype(np.float32)
+    outputs = np.clip(targets * 0.3 + rng.random(targets.shape) * 0.7, 0, 1).astype(np.float32)
+    wish = OperatingPoint(name, 0.9)
+    task = MultiLabel(["a", "b", "c"], wish).tuned(targets, outputs)
+    for label in range(2):
+        assert task.thresholds[label] == threshold_for(wish, targets[:, label] == 1, outputs[:, label])
+        found = rates(targets[:, label] == 1, outputs[:, label] >= task.thresholds[label])
+        assert found[name] >= 0.9
+    assert task.thresholds[2] == threshold_for(wish, targets.ravel() == 1, outputs.ravel())
+    scores = task.scores(targets, outputs)
+    over_all = rates(targets.ravel() == 1, (outputs >= task.thresholds).ravel())
+    assert scores[MICRO[name]] == pytest.approx(over_all[name])
+    assert f"thresholds, for {name}=0.9 on the validation texts" in task._tell_decision(scores)[0]
+    assert "which is less" in task._tell_decision(dict.fromkeys(MICRO.values(), 0.89))[0]
+
+
+def test_the_temperature_of_labels_takes_back_what_made_them_too_sure():
+    rng = np.random.default_rng(3)
+    logits = np.minimum(rng.normal(-1, 2, (3000, 4)), 3)
+    targets = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    sure = (1 / (1 + np.exp(-2.5 * logits))).astype(np.float32)
+    task = MultiLabel("abcd", calibrates=True).tuned(targets, sure)
+    assert task.temperature == pytest.approx(2.5, rel=0.05)
+    back, plain = task.finished(sure), MultiLabel("abcd").tuned(targets, sure)
+    np.testing.assert_allclose(back, 1 / (1 + np.exp(-2.5 * logits / task.temperature)), atol=1e-4)
+    surest = np.array([[1, np.nextafter(np.float32(1), np.float32(0)), 1e-30, 0]], np.float32)
+    assert (np.diff(task.finished(surest)[0]) <= 0).all() and np.isfinite(task.finished(surest)).all()
+    before, after = plain.scores(targets, sure), task.scores(targets, back)
+    assert after["calibration_error"] < before["calibration_error"] / 2 and after["loss"] < before["loss"]
+    # Only what is asked for acts; and what was decided is what a folder says.
+    assert plain.finished(sure) is sure and plain.temperature == task.temperature
+    again = MultiLabel("abcd").with_decision(json.loads(json.dumps(task.decision())))
+    np.testing.assert_array_equal(again.finished(sure), back)
+    assert again.thresholds.tolist() == task.thresholds.tolist()
+    # Hardly a mistake is too little to go by.
+    right = np.where(targets == 1, 0.9, 0.1).astype(np.float32)
+    assert MultiLabel("abcd", calibrates=True).tuned(targets, right).finished(right) is right
+    with pytest.raises(FinetuneError, match="temperature in finetune.json is no number"):
+        MultiLabel("abcd").with_decision({"temperature": "1"})
 
 
 @pytest.mark.parametrize(
@@ -181,8 +249,9 @@ def test_a_bad_row_is_refused_with_its_place_or_skipped(write_rows, row, problem
 @pytest.mark.parametrize("from_scratch", [False, True])
 def test_a_new_head_gives_each_label_the_share_it_has(encoder, from_scratch):
     settings = FinetuneSettings(model=str(encoder), from_scratch=from_scratch)
-    model = MultiLabel(["a", "b"], shares=[0.02, 0.7]).build_model(settings, 1)
-    np.testing.assert_allclose(last_layer(model).bias.detach().sigmoid(), [0.02, 0.7], rtol=1e-5)
+    rows = [Example("", "", label=("b",) * (number < 70)) for number in range(98)]
+    model = MultiLabel(["a", "b"]).fitted_to(rows).build_model(settings, 1)
+    np.testing.assert_allclose(last_layer(model).bias.detach().sigmoid(), [0.5 / 99, 70.5 / 99], rtol=1e-5)
     assert model.config.problem_type == "multi_label_classification"
 
 
@@ -275,9 +344,14 @@ def test_scores_that_an_earlier_release_did_not_have_are_written(encoder, files,
     assert main(given) == 0
     path = tmp_path / "run" / "results.json"
     before = json.loads(path.read_text())
-    fewer = {split: {name: each for name, each in before[split].items() if name != "lrap"}
-             for split in ("validation", "test")}  # fmt: skip
-    path.write_text(json.dumps(before | fewer))
+    own = tmp_path / "run" / "seed-1" / "results.json"
+    for file in (path, own):
+        earlier = json.loads(file.read_text())
+        for split in ("validation", "test"):
+            for name in ("lrap", "auroc", "micro_specificity", "micro_npv", "calibration_error"):
+                earlier[split].pop(name)
+        earlier.get("decision", {}).pop("temperature", None)
+        file.write_text(json.dumps(earlier))
     assert main(given) == 0
     assert json.loads(path.read_text()) == before
 
@@ -287,4 +361,31 @@ def test_options_of_other_tasks_are_refused(encoder, files, tmp_path, capsys):
     assert main([*given, "--metric=accuracy"]) == 2
     assert "--metric accuracy is no score of multi-label" in capsys.readouterr().err
     assert main([*given, "--class-weights=balanced"]) == 2
-    assert "--class-weights is for classification" in capsys.readouterr().err
+    assert "--class-weights is for classification, not for multi-label" in capsys.readouterr().err
+    assert main([*given, "--operating-point=recall=1"]) == 2
+    assert "--operating-point recall=1: give one of sensitivity" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_wish_and_a_temperature_go_through_a_run(encoder, files, tmp_path, one_thread, capsys):
+    rows = [json.loads(line) for line in open(files[0])]
+    # A tenth is wrong, so that there are mistakes.
+    rows = [row | {"labels": sorted(WORDS)} if number % 10 == 0 else row for number, row in enumerate(rows)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [f"--model={encoder}", f"--train={tmp_path}/train.jsonl", f"--test={files[1]}", f"--out={tmp_path}/run"]
+    given += ["--budget=4epochs", "--learning-rate=2e-3", "--device=cpu", "--precision=fp32", "--threads=1"]
+    assert main([*given, "--seeds=1", "--operating-point=sensitivity=0.95", "--calibrate"]) == 0
+    told = capsys.readouterr().out
+    assert "thresholds, for sensitivity=0.95 on the validation texts" in told
+    assert "probabilities are at temperature" in told
+    facts = json.loads((tmp_path / "run" / "final" / "finetune.json").read_text())["decision"]
+    assert facts["calibrated"] is True and facts["temperature"] > 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["validation"]["micro_recall"]["mean"] >= 0.95
+    assert "finetune.predict` gives probabilities the temperature" in (tmp_path / "run/final/README.md").read_text()
+    # What answers is what was measured.
+    predictor, rows = Predictor(tmp_path / "run" / "final"), [json.loads(line) for line in open(files[1])]
+    outputs = predictor.outputs([Example("", row["text"]) for row in rows])
+    targets = predictor.task.targets([Example("", "", label=tuple(row["labels"])) for row in rows])
+    for name, score in predictor.task.scores(targets, outputs).items():
+        assert score == pytest.approx(results["test"][name]["mean"], abs=1e-5), name

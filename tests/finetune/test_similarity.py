@@ -151,7 +151,7 @@ def test_scores_are_learned_one_by_one_too(write_rows):
     ("--metric=accuracy", "--metric accuracy is no score of similarity: there are mrr, recall_1, recall_10"),
     ("--metric=spearman", "--metric spearman is no score of similarity"),
     ("--test=SCORES", "--metric spearman is no score of similarity: there are mrr, recall_1, recall_10"),
-    ("--calibrate", "--calibrate is for classification, not for similarity"),
+    ("--calibrate", "--calibrate is for classification and multi-label, not for similarity"),
 ])  # fmt: skip
 def test_options_of_other_tasks_are_refused(encoder, write_rows, tmp_path, capsys, option, sentence):
     train, test = write_rows(pairs_of(40)), write_rows(scored_of(40), "scores.jsonl")

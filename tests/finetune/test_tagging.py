@@ -203,6 +203,19 @@ def test_tags_come_back_in_the_scheme_they_were_given_in(encoder, sentences, tmp
     assert found["predicted_tags"] == ["O", "B-organ", "E-organ", "S-number", "O", "O"]
 
 
+def test_names_that_look_prefixed_are_names():
+    columns = Columns(("tokens",), "tags")
+    rows = [{"tokens": ["to", "a@b.c"], "tags": ["O", "E-mail"]}, {"tokens": ["call", "7"], "tags": ["O", "Phone"]}]
+    examples = [Tagging().example(str(number), row, columns) for number, row in enumerate(rows)]
+    task = Tagging().fitted(examples, columns, FinetuneSettings())
+    assert task.labels == ["O", "B-E-mail", "I-E-mail", "B-Phone", "I-Phone"]
+    found = task.prediction(np.eye(5, dtype=np.float32)[[0, 1]], examples[0])
+    assert found["predicted_tags"] == ["O", "E-mail"] and found["predicted_entities"][0]["label"] == "E-mail"
+    config = BertConfig(vocab_size=9, id2label={0: "O", 1: "E-mail", 2: "Phone"}, num_labels=3)
+    found = Tagging().of_model(config).prediction(np.eye(3, dtype=np.float32)[[0, 1]], examples[0])
+    assert found["predicted_tags"] == ["O", "E-mail"] and found["predicted_entities"][0]["label"] == "E-mail"
+
+
 def test_a_tag_that_continues_nothing_is_no_entity_of_a_model_that_was_trained_here():
     tags = np.eye(3, dtype=np.float32)[[2, 0, 1, 2]]
     example = Tagging().example("1", {"tokens": ["a", "b", "c", "d"]}, Columns(("tokens",), None))

@@ -70,6 +70,9 @@ def test_each_scheme_says_the_same_entities(case):
         ([["B-a", "L-a", "U-b"]], "BILOU"),
         ([["B-a", "M-a", "E-a"]], "BMES"),
         ([["O", "PER", "PER"]], "IO"),
+        ([["O", "E-mail", "E-mail", "O"], ["Phone"]], "IO"),
+        ([["E-mail", "Phone"]], "names"),
+        ([["O", "S-a"]], "BIOES"),
         ([["NN", "VB"]], "names"),
         # Neither of the two: an entity begins with I-, and one with B- where IOB1 has I-.
         ([["O", "I-a"], ["O", "B-a"]], "IOB2"),
@@ -83,7 +86,7 @@ def test_the_scheme_is_found(sentences, scheme):
 def test_the_scheme_of_a_model_is_that_of_its_labels():
     assert scheme_of_labels(["O", "B-a", "I-a"]) == "IOB2" and scheme_of_labels(["O", "I-a"]) == "IOB2"
     assert scheme_of_labels(["O", "S-a", "B-a"]) == "BIOES" and scheme_of_labels(["O", "PER"]) == "IO"
-    assert scheme_of_labels(["NN", "VB"]) == "names"
+    assert scheme_of_labels(["NN", "VB"]) == "names" and scheme_of_labels(["O", "E-mail"]) == "IO"
 
 
 def test_prefixes_alone_are_of_one_type():
