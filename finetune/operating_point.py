@@ -151,6 +151,20 @@ def temperature(gold: np.ndarray, probabilities: np.ndarray) -> float:
 _SMALLEST, _WIDEST = 1e-12, 3.0
 
 
+def tell_temperature(value: float | None, calibrates: bool, what: str) -> list[str]:
+    """What a run says of a temperature, if there is something to say.
+
+    Args:
+        calibrates: whether probabilities are changed.
+        what: of which hardly any is answered wrongly where no temperature was found.
+    """
+    if value is not None:
+        told = "at" if calibrates else "as they are; they would fit the validation texts better at"
+        return [f"probabilities are {told} temperature {value:.2f}{'' if calibrates else ' (--calibrate)'}"]
+    few = f"probabilities are as they were: fewer than {FEWEST_MISTAKES} {what} are answered wrongly, too few to find a"
+    return [f"{few} temperature"] if calibrates else []
+
+
 def label_temperature(targets: np.ndarray, outputs: np.ndarray) -> float:
     """The same of labels, each of which a text has or has not: one for all of them.
 

@@ -22,7 +22,14 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
 from ..metrics import METRICS, OF_TWO, confusion, per_class, scores, scores_of_draws
 from ..mistakes import mistakes_markdown, most_confident
-from ..operating_point import FEWEST_MISTAKES, OperatingPoint, at_temperature, temperature, threshold_for
+from ..operating_point import (
+    FEWEST_MISTAKES,
+    OperatingPoint,
+    at_temperature,
+    tell_temperature,
+    temperature,
+    threshold_for,
+)
 from ..pictures import draw_confusion
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
@@ -327,14 +334,7 @@ class Classification(Task):
             short = reached is None or reached < self.wish.value
             beside = f", where {self.wish.value:g} was asked for" if short else ""
             sentences.append(f"{shown} is answered from a probability of {self.threshold:.3f} on: {says}{beside}")
-        if self.temperature is not None:
-            told = "at" if self.calibrates else "as they are; they would fit the validation texts better at"
-            option = "" if self.calibrates else " (--calibrate)"
-            sentences.append(f"probabilities are {told} temperature {self.temperature:.2f}{option}")
-        elif self.calibrates:
-            sentences.append(f"probabilities are as they were: fewer than {FEWEST_MISTAKES} validation texts are "
-                             "answered wrongly, too few to find a temperature")  # fmt: skip
-        return sentences
+        return sentences + tell_temperature(self.temperature, self.calibrates, "validation texts")
 
     def _confusion(self, shown: HeldOut) -> np.ndarray:
         return confusion(shown.targets, shown.outputs, len(self.labels), self.answers(shown.outputs))

@@ -29,6 +29,7 @@ from ..operating_point import (
     label_temperature,
     label_thresholds,
     labels_at_temperature,
+    tell_temperature,
 )
 from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
@@ -300,14 +301,7 @@ class MultiLabel(Task):
             says = f" ({report.number(reached)} over all labels{', which is less' if short else ''})"
             aim = f"for {self.wish}"
         found = [f"thresholds, {aim} on the validation texts: {shown_thresholds(self.thresholds)}{says}"]
-        if self.temperature is not None:
-            told = "at" if self.calibrates else "as they are; they would fit the validation texts better at"
-            option = "" if self.calibrates else " (--calibrate)"
-            found.append(f"probabilities are {told} temperature {self.temperature:.2f}{option}")
-        elif self.calibrates:
-            found.append(f"probabilities are as they were: fewer than {FEWEST_MISTAKES} labels of the validation texts "
-                         "are answered wrongly, too few to find a temperature")  # fmt: skip
-        return found
+        return found + tell_temperature(self.temperature, self.calibrates, "labels of the validation texts")
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each label stand below those of all, with its threshold."""
