@@ -335,7 +335,12 @@ print(classify({arguments}, truncation=True))"""
         return {LABELS: self._given(output), PROBABILITIES: probabilities}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """The labels joined by semicolons, and a column for the probability of each."""
+        """The labels joined by semicolons, and a column for the probability of each. Raises FinetuneError where a label
+        has a semicolon itself."""
+        if both := next((name for name in self.labels if SEPARATOR in name), None):
+            raise FinetuneError(
+                f"the label {both!r:.42} has a semicolon, which stands between labels in a CSV: use --format jsonl"
+            )
         own = {f"probability_{name}": round(float(p), 6) for name, p in zip(self.labels, output, strict=True)}
         return {LABELS: SEPARATOR.join(self._given(output)), **own}
 

@@ -389,8 +389,12 @@ print(tag("One text."))"""
         return names if self.of_words else {**names, ENTITIES: found}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """Words and tags joined by blanks, entities as JSON."""
+        """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where a word has a blank itself."""
         found = self.prediction(output, example)
+        if any(" " in word for word in found[PREDICTED_WORDS]):
+            raise FinetuneError(
+                f"{example.place} has a word with a blank, and blanks stand between words in a CSV: use --format jsonl"
+            )
         flat = {name: " ".join(found[name]) for name in (PREDICTED_WORDS, TAGS)}
         return flat if self.of_words else {**flat, ENTITIES: json.dumps(found[ENTITIES], ensure_ascii=False)}
 

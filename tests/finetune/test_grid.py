@@ -8,6 +8,7 @@ from finetune.candidates import paper_grid, ways
 from finetune.compare import named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from pretrain.engine import loop
 from pretrain.engine.distributed import World
 
 OPTIONS = ["--device=cpu", "--precision=fp32", "--threads=1"]
@@ -49,6 +50,41 @@ def test_the_best_of_the_grid_stays_and_the_run_goes_on(encoder, make_rows, writ
     # By the settings that it has written down, too.
     assert main([f"--config={out / 'settings.yaml'}"]) == 0
     assert "is the best" not in capsys.readouterr().out and results_of(out) == results
+
+
+@pytest.mark.slow
+def test_an_interrupted_grid_ends_as_one_that_was_not(
+    encoder, make_rows, write_rows, tmp_path, one_thread, monkeypatch
+):
+    rows = write_rows(make_rows(48))
+
+    def given(name):
+        return [f"--model={encoder}", f"--train={rows}", f"--out={tmp_path / name}", *OPTIONS, "--grid=paper",
+                "--seeds=2", "--checkpoint-every=2steps"]  # fmt: skip
+
+    step, calls = loop.step, []
+
+    def counted(learner, batches):
+        calls.append(1)
+        if len(calls) in ends:
+            raise KeyboardInterrupt
+        return step(learner, batches)
+
+    monkeypatch.setattr(loop, "step", counted)
+    ends = ()
+    assert main(given("whole")) == 0
+    steps = len(calls)
+    calls.clear()
+    # Inside candidates (18 of 4 to 12 steps), and inside the second seed.
+    ends = (5, 40, 41, steps - 1)
+    assert [main(given("parts")) for _ in range(5)] == [130] * 4 + [0]
+    # At most the step that did not end and the one since the last checkpoint are taken again.
+    assert len(calls) <= steps + 2 * 4
+    whole, parts = ({**results_of(tmp_path / name), "seconds": 0} for name in ("whole", "parts"))
+    assert parts == whole
+    grids = [(tmp_path / name / "grid.json").read_bytes() for name in ("whole", "parts")]
+    weights = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert grids[0] == grids[1] and weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("option", ["--learning-rate=1e-3", "--budget=2epochs", "--batch-size=8", "--evaluations=7"])

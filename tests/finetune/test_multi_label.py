@@ -338,6 +338,23 @@ def test_predictions_are_the_labels_at_their_thresholds(finished, files, tmp_pat
     assert "# Most confident mistakes" in (finished / "mistakes.md").read_text()
 
 
+def test_a_label_with_a_semicolon_is_not_joined_with_others(encoder, tmp_path, one_thread, capsys):
+    rows = [{"text": f"the heart {i}", "labels": ["food; drink", "heart"][: i % 3]} for i in range(60)]
+    file, run = tmp_path / "rows.jsonl", tmp_path / "run"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    given = [f"--model={encoder}", f"--train={file}", f"--out={run}", "--seeds=1", "--budget=2steps", "--evaluations=1"]
+    assert main([*given, "--device=cpu", "--precision=fp32", "--threads=1"]) == 0
+    ask = [str(file), f"--model={run / 'final'}", "--device=cpu"]
+    capsys.readouterr()
+    assert predict([*ask, f"--out={tmp_path / 'out.csv'}"]) == 2
+    said = "the label 'food; drink' has a semicolon, which stands between labels in a CSV: use --format jsonl"
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("out.csv*"))
+    assert predict([*ask, f"--out={tmp_path / 'out.jsonl'}"]) == 0
+    first = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
+    assert list(first["probabilities"]) == ["food; drink", "heart"]
+
+
 def test_scores_that_an_earlier_release_did_not_have_are_written(encoder, files, tmp_path, one_thread):
     given = [f"--model={encoder}", f"--train={files[0]}", f"--test={files[1]}", f"--out={tmp_path}/run", "--seeds=1"]
     given += ["--budget=2steps", "--evaluations=1", "--device=cpu", "--precision=fp32", "--threads=1"]

@@ -152,6 +152,17 @@ def test_predictions_are_columns_spans_and_rows_of_annotation_tools(finished, tm
     assert header.startswith("text,predicted_words,predicted_tags,predicted_entities") and "heart" in first
 
 
+def test_words_with_blanks_are_not_joined_by_blanks(finished, tmp_path, capsys):
+    rows, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
+    rows.write_text('{"tokens": ["The", "heart"]}\n{"tokens": ["The", "heart rate"]}\n')
+    ask = [str(rows), f"--model={finished / 'final'}", "--device=cpu"]
+    assert predict([*ask, f"--out={out}"]) == 2
+    said = "in.jsonl:2 has a word with a blank, and blanks stand between words in a CSV: use --format jsonl"
+    assert said in capsys.readouterr().err and not list(tmp_path.glob("out.csv*"))
+    assert predict([*ask, f"--out={tmp_path / 'out.jsonl'}"]) == 0
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[1])["predicted_words"] == ["The", "heart rate"]
+
+
 def of(sentences) -> list[tuple]:
     return [(tuple(w for w, _ in words), tuple(tag for _, tag in words)) for words in sentences]
 
