@@ -197,6 +197,14 @@ STUDENTS = {
 }
 # That the first seed of each is fine-tuned for.
 RELATED_SETS = ("sections", "diseases")
+# The plain BERT of ten minutes fine-tuned in other ways: what they are, and their options.
+THIRD_STEPS = {
+    "longer": ("all layers at one rate for 8 epochs (`--budget 8epochs`)", "--budget 8epochs"),
+    "ulmfit": (
+        "ULMFiT's third step (`--layer-decay 0.385 --unfreeze 0.625 --budget 8epochs`)",
+        "--layer-decay 0.385 --unfreeze 0.625 --budget 8epochs",
+    ),
+}
 # Models to continue, with the corpus in their words, and peak learning rates.
 CONTINUED = {
     "public": ("{public}", "articles_validation_in_public_words"),
@@ -294,6 +302,9 @@ for name, texts in SETS.items():
 for name, texts in product(RELATIVES | STUDENTS, RELATED_SETS):
     model = {name: f"--model {{{name}_10m_1}}/final"}
     RUNS[f"{texts}_{name}_10m"] = replace(SETS[texts], models=model).run(name)
+for (name, (_, given)), texts in product(THIRD_STEPS.items(), RELATED_SETS):
+    options, model = f"{SETS[texts].options} {given}", {name: "--model {articles_10m_1}/final"}
+    RUNS[f"{texts}_{name}"] = replace(SETS[texts], models=model, options=options).run(name)
 # BERT-base is known to reach 0.968 so.
 RUNS["trec_as_known"] = Run(
     "finetune.run --model {public} --train {data}/trec/train.jsonl --test {data}/trec/test.jsonl --budget 12epochs "

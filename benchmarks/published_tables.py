@@ -6,7 +6,19 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-from experiments import CONTINUED, EPOCHS, RATES, REGULARISED, RELATED_SETS, RELATIVES, RUNS, SEEDS, SETS, STUDENTS
+from experiments import (
+    CONTINUED,
+    EPOCHS,
+    RATES,
+    REGULARISED,
+    RELATED_SETS,
+    RELATIVES,
+    RUNS,
+    SEEDS,
+    SETS,
+    STUDENTS,
+    THIRD_STEPS,
+)
 from published_results import Results
 
 NOT_MEASURED = "not measured"
@@ -153,6 +165,14 @@ def students(results: Results) -> Rows:
         yield [words, *ten_minutes(results, name, seeds)]
 
 
+def third_steps(results: Results) -> Rows:
+    """One model, fine-tuned in several ways."""
+    yield ["fine-tuned with", *score_columns()]
+    yield ["the defaults: all layers at one rate for 3 epochs", *scores_of(results, "articles_10m")]
+    for name, (words, _) in THIRD_STEPS.items():
+        yield [words, *scores_of(results, name)]
+
+
 def common_seeds(results: Results, names: Iterable[str]) -> list[int]:
     """Of a table's rows that were pretrained at all, the seeds that all of them were pretrained with."""
     of_rows = [{seed for seed in SEEDS if results.knows(f"{name}_10m_{seed}")} for name in names]
@@ -161,8 +181,15 @@ def common_seeds(results: Results, names: Iterable[str]) -> list[int]:
 
 def relative_columns(seeds: list[int]) -> list[str]:
     number = {0: "", 1: ", one seed"}.get(len(seeds), f", mean of {len(seeds)} seeds")
-    scores = [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
-    return [f"held-out MLM loss{number}", "pairs (majority)", "parameters", "tokens/s", *scores]
+    return [f"held-out MLM loss{number}", "pairs (majority)", "parameters", "tokens/s", *score_columns()]
+
+
+def score_columns() -> list[str]:
+    return [f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in RELATED_SETS]
+
+
+def scores_of(results: Results, model: str) -> list[str]:
+    return [score(results.of(f"{texts}_{model}"), SETS[texts].score[0]) for texts in RELATED_SETS]
 
 
 def ten_minutes(results: Results, name: str, seeds: list[int]) -> list[str]:
@@ -174,7 +201,7 @@ def relative_cells(results: Results, runs: list[str], model: str) -> list[str]:
     """Of the pretrainings, and of the fine-tunings of a model."""
     found = [results.of(name) for name in runs]
     cells = pretraining_cells(found) if found and all(found) else [NOT_MEASURED] * 4
-    return cells + [score(results.of(f"{texts}_{model}"), SETS[texts].score[0]) for texts in RELATED_SETS]
+    return cells + scores_of(results, model)
 
 
 def pretraining_cells(found: list[dict]) -> list[str]:
@@ -267,6 +294,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "fine_tuned": ("docs/how_much.md", fine_tuned),
     "relatives": ("docs/relatives.md", relatives),
     "students": ("docs/relatives.md", students),
+    "third_steps": ("docs/relatives.md", third_steps),
     "rates": ("docs/how_much.md", rates),
     "epochs": ("docs/how_much.md", epochs),
     "readings": ("docs/data_sets.md", readings),

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments import RELATED_SETS, RELATIVES, SEEDS, STUDENTS
+from experiments import RELATED_SETS, RELATIVES, SEEDS, STUDENTS, THIRD_STEPS
 from published import FOLDER, RESULTS, Results, bring_up_to_date, mistake
 
 
@@ -33,7 +33,8 @@ def runs() -> list[str]:
     models = [*RELATIVES, *STUDENTS]
     pretrained = ["articles_60m", *(f"{name}_10m_{seed}" for name in models for seed in SEEDS)]
     fine_tuned = [f"{texts}_{name}_10m" for name in models for texts in RELATED_SETS]
-    return [*pretrained, *fine_tuned, *(f"{texts}_articles_60m" for texts in RELATED_SETS)]
+    others = [f"{texts}_{name}" for name in ("articles_60m", *THIRD_STEPS) for texts in RELATED_SETS]
+    return [*pretrained, *fine_tuned, *others]
 
 
 if __name__ == "__main__":
