@@ -201,8 +201,9 @@ def test_an_interrupted_run_ends_as_one_that_was_not(kind, task, other_encoder, 
 @pytest.mark.parametrize("kind", ["roberta", "distilbert", "modernbert", "albert"])
 def test_two_processes_are_one_run(kind, other_encoder, given, two_processes, tmp_path):
     model = other_encoder(kind)
-    assert main(given("texts", model, "one", "--dropout=0")) == 0
-    two_processes("finetune.run", given("texts", model, "two", "--dropout=0"))
+    options = ("--dropout=0", "--layer-decay=0.9", "--unfreeze=0.3")
+    assert main(given("texts", model, "one", *options)) == 0
+    two_processes("finetune.run", given("texts", model, "two", *options))
     one, two = (load_file(tmp_path / name / "final" / "model.safetensors") for name in ("one", "two"))
     before = load_file(model / "model.safetensors")
     learned = [(one[name] - before[name]).abs().max() for name in before if "layer" in name and name in one]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.assembly import Totals, assemble_shards
 from data_prep.examples.full_sentences import FullShardExamples
-from data_prep.examples.packing import ShardExamples
+from data_prep.examples.packing import Examples, ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
@@ -90,6 +90,26 @@ def test_an_epoch_uses_every_token_of_the_corpus(stream, prepared):
     batches.draw()
     assert batches.position.content_tokens == stream.num_tokens
     assert batches.epochs == 1.0
+
+
+def test_each_epoch_has_masks_of_its_own(stream, prepared):
+    """Those of the same tokens; the paper of RoBERTa calls masks that stay the same static (section 4.1)."""
+    maker = BatchMaker(stream.shard_examples.shards, prepared.tokenizer, "token", 4096)
+
+    def masks(epoch):
+        found, every = {}, stream.shard_examples
+        examples = Examples.concatenate([every(index, epoch) for index in range(len(every))])
+        for ids, positions, targets, _ in rows(maker.packed(examples)):
+            for position, target in zip(positions, targets, strict=True):
+                ids[position] = target
+            found[tuple(ids)] = positions
+        return found
+
+    first, second = masks(0), masks(1)
+    assert first == masks(0)
+    same = first.keys() & second.keys()
+    assert len(same) > 10
+    assert sum(first[text] == second[text] for text in same) < len(same) / 4
 
 
 @SHARED_FIXTURE
