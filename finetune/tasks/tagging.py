@@ -1,6 +1,5 @@
 """A tag for each word: the names in a text, or parts of speech (Devlin et al. 2019, section 5.3)."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,25 +21,12 @@ from pretrain.engine.step import Objective
 from .. import report
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
-from ..entities import annotations, taggers
-from ..entities.annotations import Mention
+from ..entities import taggers
+from ..entities.decoder import CONLL, TagDecoder, conll, words_of
 from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
 from ..entities.tagged_rows import are_tags, tagged_example
-from ..entities.tags import (
-    AS_LEARNED,
-    IO,
-    OUTSIDE,
-    PLAIN,
-    Entity,
-    TagScheme,
-    entities,
-    io_entities,
-    iob2,
-    parts,
-    scheme_of_labels,
-)
+from ..entities.tags import AS_LEARNED, OUTSIDE, TagScheme, entities, parts, scheme_of_labels
 from ..mistakes import Mistake, mistakes_markdown
-from ..output import to_json
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
@@ -48,7 +34,6 @@ from . import Card, Form, HeldOut, Task, entropy
 from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
-PREDICTED_WORDS, TAGS, ENTITIES = "predicted_words", "predicted_tags", "predicted_entities"
 MOST_TYPES_SHOWN = 50
 
 
@@ -59,8 +44,7 @@ class Tagging(Task):
         labels: the names of the tags, once they are known; entities in IOB2.
         scheme: in which the tags of the training rows were written, and those of predictions are.
         counts: of the types among the training rows.
-        is_strict: whether entities begin with B- alone, as those do that are learned here: an I- that continues nothing
-            is a mistake of the model, and mostly one word too many. Otherwise it begins an entity.
+        is_strict: whether entities begin with B- alone (see `TagDecoder`).
     """
 
     name = "tagging"
@@ -82,8 +66,8 @@ class Tagging(Task):
         counts: Mapping[str, int] | None = None,
         is_strict: bool = True,
     ):
-        self.labels, self.scheme, self.counts, self.is_strict = list(labels), scheme, counts or {}, is_strict
-        self.are_names = scheme_of_labels(self.labels) in (IO, PLAIN)
+        self.labels, self.scheme, self.counts = list(labels), scheme, counts or {}
+        self.decoder = TagDecoder(self.labels, scheme, is_strict)
         if self.of_words:
             self.shown = {"word accuracy": "accuracy", "macro-F1": "macro_f1"}
             self.metrics, self.default_metric = ("accuracy", "macro_f1", "loss"), "accuracy"
@@ -262,8 +246,8 @@ class Tagging(Task):
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings
     ) -> dict[str, dict[str, np.ndarray]]:
         """What a user would take without a BERT (see `finetune.entities.taggers`)."""
-        words, tags = [_words(row) for row in train], [list(self.scheme.read(row.label)) for row in train]
-        others = [_words(row) for rows in held_out.values() for row in rows]
+        words, tags = [words_of(row) for row in train], [list(self.scheme.read(row.label)) for row in train]
+        others = [words_of(row) for rows in held_out.values() for row in rows]
         simple = taggers.most_frequent if self.of_words else taggers.dictionary
         found = {self.baseline_names[0]: [taggers.one_hot(t, self.labels) for t in simple(words, tags, others)]}
         if taggers.has_crf():
@@ -300,8 +284,9 @@ class Tagging(Task):
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """mistakes.md, and for conlleval and people SPLIT.conll: word, gold and predicted tag."""
-        gold = [self.scheme.written(self._names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
-        given = [self.scheme.written(self._tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
+        decoder, written = self.decoder, self.scheme.written
+        gold = [written(decoder.names(ids)) for ids in self.of_texts(shown.targets[:, 1], shown.examples)]
+        given = [written(decoder.tags(output)) for output in self.of_texts(shown.outputs, shown.examples)]
         worst = self._mistakes(shown, settings.show_text == "yes")
         write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
         columns = out / f"{shown.split}.conll"
@@ -309,7 +294,7 @@ class Tagging(Task):
             columns.unlink(missing_ok=True)
         else:
             rows = zip(shown.examples, gold, given, strict=True)
-            sentences = (conll(_words(example), *tags) for example, *tags in rows)
+            sentences = (conll(words_of(example), *tags) for example, *tags in rows)
             write_text(columns, "\n".join(sentences))
 
     def _mistakes(self, shown: HeldOut, with_text: bool) -> list[Mistake]:
@@ -320,14 +305,15 @@ class Tagging(Task):
             self.of_texts(shown.outputs, shown.examples), strict=True,
         )  # fmt: skip
         for example, ids, output in rows:
-            sure, words = output.max(1), _words(example)
+            sure, words = output.max(1), words_of(example)
             if self.of_words:
                 for place in np.flatnonzero(output.argmax(1) != ids):
                     tags = (self.labels[ids[place]], self.labels[output[place].argmax()])
                     names = (f"{tag} at word {place + 1}" for tag in tags)
                     found.append(Mistake(example.place, example.text, None, *names, float(sure[place])))
                 continue
-            gold, given = (set(self._entities(tags)) for tags in (self._names(ids), self._tags(output)))
+            both = self.decoder.names(ids), self.decoder.tags(output)
+            gold, given = (set(self.decoder.entities(tags)) for tags in both)
             for entity in sorted(gold ^ given):
                 shown_words = f": {' '.join(words[entity.start : entity.end])}" if with_text else ""
                 name = f"{entity.type} at word {entity.start + 1}{shown_words}"
@@ -377,64 +363,27 @@ print(tag("One text."))"""
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """The words with a tag each, and the entities with their characters, text and mean probability."""
-        tags = self._tags(output)
-        found = []
-        for entity, mention in zip(self._entities(tags), self._mentions(tags, example), strict=True):
-            probability = float(output[entity.start : entity.end].max(1).mean())
-            text = example.text[mention.start : mention.end]
-            found.append({"start": mention.start, "end": mention.end, "label": mention.type, "text": text,
-                          "probability": round(probability, 6)})  # fmt: skip
-        names = {PREDICTED_WORDS: _words(example), TAGS: self.scheme.written(tags)}
-        return names if self.of_words else {**names, ENTITIES: found}
+        """See `TagDecoder.prediction`."""
+        return self.decoder.prediction(output, example)
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where a word has a blank itself."""
-        found = self.prediction(output, example)
-        if any(" " in word for word in found[PREDICTED_WORDS]):
-            raise FinetuneError(
-                f"{example.place} has a word with a blank, and blanks stand between words in a CSV: use --format jsonl"
-            )
-        flat = {name: " ".join(found[name]) for name in (PREDICTED_WORDS, TAGS)}
-        return flat if self.of_words else {**flat, ENTITIES: json.dumps(found[ENTITIES], ensure_ascii=False)}
+        """See `TagDecoder.flat_prediction`."""
+        return self.decoder.flat_prediction(output, example)
 
     def prediction_names(self, is_table: bool) -> list[str]:
-        """The names in a prediction."""
-        return [PREDICTED_WORDS, TAGS, *([] if self.of_words else [ENTITIES])]
+        """The same for both."""
+        return self.decoder.prediction_names()
 
     def written(self, form: str, row: Mapping[str, Any], example: Example, output: np.ndarray) -> str:
-        """Words in columns, or a row of an annotation tool with the entities as its own."""
-        tags = self._tags(output)
-        if form == "conll":
-            return conll(_words(example), self.scheme.written(tags))
-        return to_json(_TOOLS[form](row, example.text, self._mentions(tags, example)))
+        """See `TagDecoder.written`."""
+        return self.decoder.written(form, row, example, output)
 
     @property
     def forms(self) -> Mapping[str, Form]:  # type: ignore[override]
         """CoNLL columns, and those of the annotation tools, which know entities alone."""
-        columns = {"conll": Form("", "\n", "")}
+        columns = {CONLL: Form("", "\n", "")}
         lines, array = Form("", "\n", "\n"), Form("[\n", ",\n", "\n]\n")
         return columns if self.of_words else columns | {"doccano": lines, "prodigy": lines, "label-studio": array}
-
-    def _names(self, ids: np.ndarray) -> list[str]:
-        return [self.labels[place] for place in ids]
-
-    def _tags(self, output: np.ndarray) -> list[str]:
-        """The most probable tag of each word; an I- that continues nothing is an O, or a B- (see `is_strict`)."""
-        tags = self._names(output.argmax(1))
-        if self.of_words:
-            return tags
-        have_no_prefix = self.are_names or any(tag != OUTSIDE and not parts(tag)[0] for tag in tags)
-        return iob2(io_entities(tags) if have_no_prefix else entities(tags, self.is_strict), len(tags))
-
-    def _entities(self, tags: Sequence[str]) -> list[Entity]:
-        if self.of_words:
-            return [Entity(place, place + 1, tag) for place, tag in enumerate(tags)]
-        return entities(tags)
-
-    def _mentions(self, tags: Sequence[str], example: Example) -> list[Mention]:
-        words = example.words
-        return [Mention(words[e.start][0], words[e.end - 1][1], e.type) for e in self._entities(tags)]
 
     @property
     def num_outputs(self) -> int:
@@ -443,7 +392,7 @@ print(tag("One text."))"""
 
     def shown_targets(self, targets: np.ndarray) -> str:
         """The tags of the words."""
-        return " ".join(self._names(targets[:, 1]))
+        return " ".join(self.decoder.names(targets[:, 1]))
 
 
 _MISTAKES = 20
@@ -453,25 +402,11 @@ A tag I- that continues nothing counts as no entity (seqeval's strict mode); the
 _NUMBERS = "Tags are numbers, so nothing is known of entities: give the names of the tags for scores of entities."
 # So many tags may be there however few the rows are.
 _MANY = 200
-_TOOLS = {
-    "label-studio": annotations.label_studio,
-    "doccano": annotations.doccano,
-    "prodigy": annotations.prodigy,
-}
-
-
-def conll(words: Sequence[str], *columns: Sequence[str]) -> str:
-    """A sentence of CoNLL: a word a line and its columns, tabs between."""
-    return "".join("\t".join(row) + "\n" for row in zip(words, *columns, strict=True))
 
 
 def _types(tags: Iterable[str]) -> set[str]:
     """The types of entities with these tags."""
     return {parts(tag)[1] for tag in tags} - {OUTSIDE}
-
-
-def _words(example: Example) -> list[str]:
-    return [example.text[start:end] for start, end in example.words]
 
 
 class TagsObjective:

@@ -172,7 +172,7 @@ def test_all_forms_of_the_same_rows_are_the_same_examples(sentences, tmp_path):
     spans = []
     for words in rows:
         example = Tagging().example("", {"tokens": [w for w, _ in words], "tags": [t for _, t in words]}, COLUMNS)
-        mentions = Tagging(["O"])._mentions(example.label, example)
+        mentions = Tagging(["O"]).decoder.mentions(example.label, example)
         spans.append((example.text, mentions))
     docstart = "-DOCSTART- -X- O\n\n" + "\n".join("".join(f"{w} NN {t}\n" for w, t in words) for words in rows)
     contents = {
