@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import hooks
 import numpy as np
@@ -178,9 +179,17 @@ def test_two_processes_learn_span_boundaries_as_one(even_job, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "options"),
-    [(1, OF_SPANS), (2, OF_SPANS), (1, ("--masking=whole-word",)), (2, ("--objective=mlm+sop", "--masking=ngram"))],
-)
+    [
+        (1, OF_SPANS), (2, OF_SPANS), (1, ("--masking=whole-word",)), (2, ("--objective=mlm+sop", "--masking=ngram")),
+        (1, ("--family=albert", "--objective=mlm+sop", "--masking=ngram")),
+        (1, ("--objective=mlm", "--packing=full-sentences")), (1, ("--teacher",)),
+    ],
+)  # fmt: skip
 def test_a_relative_is_learned_to_the_bit_through_a_kill(processes, options, job, tmp_path):
+    if options == ("--teacher",):
+        options = (f"--teacher={finish(job.changed(steps=3), tmp_path / 'teacher', Job.fork) / 'final'}",)
+        # The teacher brings the size of its student.
+        job = replace(job, arguments=tuple(each for each in job.arguments if not each.startswith("--preset")))
     job = job.changed(*options, processes=processes)
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
     out = tmp_path / "out"
