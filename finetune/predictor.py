@@ -18,7 +18,8 @@ from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 
-from .batches import BatchMaker
+from .batches import BatchMaker, LabelledBatch
+from .parallel import in_parallel
 from .rows import Columns, Example, find_columns
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
@@ -38,7 +39,6 @@ def outputs(
     return task.judged(outputs_of_items(task, model, maker, precision, world), maker.encoded)
 
 
-@torch.inference_mode()
 def outputs_of_items(
     task: Task,
     model: BertWithHead,
@@ -55,11 +55,15 @@ def outputs_of_items(
     device = next(model.parameters()).device
     encoded = maker.encoded
     found = np.zeros((len(encoded.targets), task.width(model.config)), dtype=np.float32)
-    for items, batch in maker.items_and_batches(share(encoded.lengths(), world)):
+
+    def weighted(part: tuple[np.ndarray, LabelledBatch]) -> tuple[np.ndarray, np.ndarray]:
+        items, batch = part
         with precision():
             logits = task.logits(model, batch.to(device))
-        each = task.outputs(logits).cpu() * batch.weights[:, None]
-        np.add.at(found, items, each.numpy())
+        return items, (task.outputs(logits).cpu() * batch.weights[:, None]).numpy()
+
+    for items, each in in_parallel(weighted, maker.items_and_batches(share(encoded.lengths(), world)), device):
+        np.add.at(found, items, each)
     model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 

@@ -19,6 +19,7 @@ from pretrain.engine.device import Precision, find_device
 from pretrain.engine.folder import family_of, model_mistakes, open_model, require_embeddings, whole_folder
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
+from ..parallel import in_parallel
 from ..predictor import tokens_at_once
 from ..rows import Columns, Example, Labels, text_of
 from ..settings import FACTS_FILE, FinetuneError
@@ -211,20 +212,24 @@ class Embedder:
             return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
-    @torch.inference_mode()
     def _pooled(self, encoded: Encoded, pooling: Pooling) -> np.ndarray:
         """The vectors of the items: [I, H]."""
         is_max, count = pooling == "max", len(encoded.targets)
-        dtype = next(self.model.parameters()).dtype
+        parameter = next(self.model.parameters())
+        dtype, device = parameter.dtype, parameter.device
         found = torch.full((count, self.dimension), float("-inf") if is_max else 0.0, dtype=dtype).numpy()
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
-        for items, batch in maker.items_and_batches(np.arange(encoded.num_texts)):
-            rows, inverse = np.unique(items, return_inverse=True)
-            hidden = self._hidden(batch, only_first=pooling == "cls").to(dtype)  # [P, H]
+
+        def of_items(part: tuple[np.ndarray, LabelledBatch]) -> tuple[np.ndarray, np.ndarray]:
+            rows, inverse = np.unique(part[0], return_inverse=True)
+            hidden = self._hidden(part[1], only_first=pooling == "cls").to(dtype)  # [P, H]
             owner = torch.from_numpy(inverse).to(hidden.device)[:, None].expand_as(hidden)
-            part = hidden.new_full((len(rows), self.dimension), float("-inf") if is_max else 0.0)
-            part.scatter_reduce_(0, owner, hidden, "amax" if is_max else "sum")
-            each = part.cpu().numpy()
+            each = hidden.new_full((len(rows), self.dimension), float("-inf") if is_max else 0.0)
+            each.scatter_reduce_(0, owner, hidden, "amax" if is_max else "sum")
+            return rows, each.cpu().numpy()
+
+        batches = maker.items_and_batches(np.arange(encoded.num_texts))
+        for rows, each in in_parallel(of_items, batches, device):
             found[rows] = np.maximum(found[rows], each) if is_max else found[rows] + each
         if not is_max:
             found /= np.bincount(encoded.item, minlength=count)[:, None].astype(found.dtype)
