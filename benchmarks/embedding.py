@@ -4,18 +4,20 @@
 
 Both sides pool the mean of the last layer of one folder, which `finetune.embed --save-model` writes, on as many
 threads. They take turns in one process, round by round, whose memory is arranged as in ours; the ratio is that of the
-medians. sentence-transformers has the
-batch size that is fastest in a try, and sorts by length itself. Their vectors are compared before anything is timed.
-Then the whole file is embedded by a process of each side, whose peak memory is measured.
+medians. sentence-transformers has the batch size that is fastest in a try, and sorts by length itself. Their vectors
+are compared before anything is timed. Then the whole file is embedded by a process of each side, whose peak memory is
+measured; with --busy, which shows how both do beside another program, it is not.
 """
 
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--texts-a-round", type=int, default=2048, help="texts of a round (default: 2048)")
     parser.add_argument("--minutes", type=float, default=5, help="time for the rounds, at least 3 (default: 5)")
     parser.add_argument("--most", type=int, default=50_000, help="texts of the whole file (default: 50000)")
+    parser.add_argument("--busy", action="store_true", help="beside a process that keeps one core busy")
     parser.add_argument("--quick", action="store_true", help="few texts, 3 rounds: shows that it runs")
     given = parser.parse_args()
     if given.quick:
@@ -72,13 +75,26 @@ def compare(given: argparse.Namespace, folder: Path) -> None:
     seconds = {size: time_of(partial(theirs.encode, sample[:512], batch_size=size)) for size in BATCHES}
     batch_size = min(seconds, key=seconds.get)
     sides = {"ours": ours.embed, "sentence-transformers": partial(theirs.encode, batch_size=batch_size)}
-    rates = take_turns(sides, every, given.texts_a_round, 60 * given.minutes)
+    with busy_process() if given.busy else nullcontext():
+        rates = take_turns(sides, every, given.texts_a_round, 60 * given.minutes)
     print(machine())
     print(f"{given.model}, texts up to {ours.sequence_length} tokens, float32, batches of {batch_size} there")
     for name, found in rates.items():
         print(f"{name:<24}{statistics.median(found):8.0f} texts/s   ({min(found):.0f} to {max(found):.0f})")
     print(f"{'ratio of the medians':<24}{statistics.median(rates['ours']) / statistics.median(rates[name]):8.2f}")
-    peaks(saved, every, batch_size, folder)
+    if not given.busy:
+        peaks(saved, every, batch_size, folder)
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """A program that takes all it gets of a core, until the block ends."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 def texts_of(file: str) -> list[str]:

@@ -66,7 +66,7 @@ class Encoded:
     num_cut: int
     """How many of these tokens are in no sequence."""
     together: bool = False
-    """Whether the sequences of a text stay in one micro-batch, as what is learned of them depends on all."""
+    """Whether the sequences of a text are learned from in one micro-batch, as what is learned depends on all."""
 
     def words(self, tokenizer: TextTokenizer) -> Tensor:
         """The ids of all tokens of the sequences, each once: int64."""
@@ -293,25 +293,28 @@ class BatchMaker(Maker):
         return np.concatenate([np.zeros(0, np.int64), *chosen])
 
     def items_and_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
-        """Batches of the sequences of these texts, similar lengths together, and the item of each place: int64 [P]."""
-        for sequences in self._divided(texts):
+        """Batches of the sequences of these texts to be read, similar lengths together and one by one, and the item of
+        each place: int64 [P]."""
+        for sequences in self._one_by_one(texts):
             yield self.encoded.item[self._places(sequences)], self.packed(sequences)
 
-    def _divided(self, texts: np.ndarray) -> Iterator[np.ndarray]:
-        """The sequences of each batch: divided as they are, or text by text where these stay together."""
-        if self.encoded.together:
-            texts = texts[np.argsort(self._text_lengths[texts], kind="stable")]
-            for chosen in divided(self._text_lengths[texts], self.micro_batch_tokens):
-                yield self._sequences(texts[chosen])
-            return
+    def micro_batches(self, texts: np.ndarray) -> Iterator[LabelledBatch]:
+        """Batches to learn from: the same ones, or text by text where their sequences stay together."""
+        divide = self._text_by_text if self.encoded.together else self._one_by_one
+        return map(self.packed, divide(texts))
+
+    def _one_by_one(self, texts: np.ndarray) -> Iterator[np.ndarray]:
+        """The sequences of each batch."""
         sequences = self._sequences(texts)
         sequences = sequences[np.argsort(self._lengths[sequences], kind="stable")]
         for chosen in divided(self._lengths[sequences], self.micro_batch_tokens):
             yield sequences[chosen]
 
-    def micro_batches(self, texts: np.ndarray) -> Iterator[LabelledBatch]:
-        """The batches alone."""
-        return (batch for _, batch in self.items_and_batches(texts))
+    def _text_by_text(self, texts: np.ndarray) -> Iterator[np.ndarray]:
+        """The sequences of each batch, those of a text in one."""
+        texts = texts[np.argsort(self._text_lengths[texts], kind="stable")]
+        for chosen in divided(self._text_lengths[texts], self.micro_batch_tokens):
+            yield self._sequences(texts[chosen])
 
     def nothing(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""

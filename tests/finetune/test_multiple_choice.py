@@ -305,19 +305,25 @@ def test_transformers_cuts_the_same(encoder, small_tokenizer):
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(2, 5)), min_size=1, max_size=20), st.integers(1, 150))
 @settings(max_examples=100)
-def test_the_choices_of_a_row_are_in_one_micro_batch(small_tokenizer, sizes, limit):
+def test_the_choices_of_a_row_are_learned_from_in_one_batch_and_read_in_any(small_tokenizer, sizes, limit):
     examples = [Example("", "a " * n, None, 1, choices=tuple(f"b {k}" for k in range(count))) for n, count in sizes]
     encoded = encode_choices(examples, TASK.targets(examples), small_tokenizer, 40, "head")
     maker, texts = BatchMaker(encoded, small_tokenizer, limit), np.arange(len(sizes))[::-2]
     seen = []
-    for items, batch in maker.items_and_batches(texts):
+    for batch in maker.micro_batches(texts):
         rows = batch.labels[:, 0].tolist()
         whole = [row for row in dict.fromkeys(rows) for _ in range(sizes[row][1])]
-        assert rows == whole and batch.num_sequences == len(rows) == len(items)
+        assert rows == whole and batch.num_sequences == len(rows)
         assert batch.num_tokens <= limit or len(set(rows)) == 1
-        assert (encoded.targets[items] == batch.labels.numpy()).all() and batch.weights.tolist() == [1] * len(rows)
+        assert batch.weights.tolist() == [1] * len(rows)
         seen += dict.fromkeys(rows)
     assert sorted(seen) == sorted(texts.tolist())
+    read = []
+    for items, batch in maker.items_and_batches(texts):
+        assert batch.num_tokens <= limit or batch.num_sequences == 1
+        assert (encoded.targets[items] == batch.labels.numpy()).all()
+        read += items.tolist()
+    assert sorted(read) == np.flatnonzero(np.isin(encoded.text, texts)).tolist()
     assert maker.longest(texts) == max(encoded.lengths()[texts])
 
 
