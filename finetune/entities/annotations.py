@@ -109,6 +109,8 @@ def _span(value: Any, column: str) -> _Span:
         kind, own = value.get("label", value.get("labels")), value.get("text")
         if isinstance(kind, list) and len(kind) == 1:
             kind = kind[0]
+        elif isinstance(kind, list) and kind:
+            raise ValueError(f'has an entity with {len(kind)} names in "{column}", and a word has one tag')
     elif isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 3:
         start, end, kind = value
     else:

@@ -1,6 +1,7 @@
 """Columns, labels and bad rows; the loss against transformers and scikit-learn."""
 
 import copy
+import json
 import math
 
 import numpy as np
@@ -246,6 +247,8 @@ def test_the_head_is_new_and_the_encoder_is_not(encoder):
 def test_a_classifier_is_started_from_with_a_new_head(encoder, tmp_path):
     first = built(encoder, LABELS, 1, 0.0)
     first.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"classifier_dropout": 0.4}))
     same_size = built(tmp_path, LABELS, 2, 0.0)
     assert not torch.isclose(same_size.classifier.linear.weight, first.classifier.linear.weight).any()
     larger = built(tmp_path, [*LABELS, "more"], 1, 0.0)
@@ -254,6 +257,8 @@ def test_a_classifier_is_started_from_with_a_new_head(encoder, tmp_path):
     assert deeper.classifier.output.weight.shape == (3, 32) and len(deeper.classifier.hidden) == 2
     for again in (same_size, larger, deeper):
         assert torch.equal(again.bert.embeddings.word.weight, first.bert.embeddings.word.weight)
+        # The dropout that is asked for is that of the head too.
+        assert again.classifier.dropout.p == 0 and again.config.classifier_dropout is None
 
 
 def test_from_scratch_keeps_nothing_but_the_shape(encoder):

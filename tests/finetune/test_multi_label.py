@@ -22,7 +22,7 @@ from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.multi_label import MICRO, MultiLabel
-from finetune.tasks.selection import kind_of_labels
+from finetune.tasks.selection import kind_of_labels, task_of_folder
 from finetune.tasks.sequences import last_layer
 
 
@@ -408,3 +408,31 @@ def test_a_wish_and_a_temperature_go_through_a_run(encoder, files, tmp_path, one
     targets = predictor.task.targets([Example("", "", label=tuple(row["labels"])) for row in rows])
     for name, score in predictor.task.scores(targets, outputs).items():
         assert score == pytest.approx(results["test"][name]["mean"], abs=1e-5), name
+
+
+def test_models_are_unsure_of_each_label_and_doubt_the_worst_one():
+    task, coin = MultiLabel("abc"), -np.log(0.5)
+    alike, apart = [[0.5, 1, 0]] * 2, [[0.5, 1, 1], [0.5, 1, 0]]
+    assert task.uncertainty(np.array(alike)) == pytest.approx((coin / 3, 0), abs=1e-9)
+    assert task.uncertainty(np.array(apart)) == pytest.approx((coin * 2 / 3, coin / 3), abs=1e-9)
+    # That a label is there is as unsure as that it is not.
+    rare = np.array([[0.1, 0.2, 0.3]])
+    assert task.uncertainty(rare) == pytest.approx(task.uncertainty(1 - rare))
+    assert task.doubt(np.array([1, 0, 0]), np.array([0.9, 0.2, 0.7])) == pytest.approx(0.7)
+    assert task.doubt(np.array([1, 0, 0]), np.array([0.1, 0.2, 0.7])) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("problem", "task"),
+    [
+        ("multi_label_classification", "multi-label"),
+        ("regression", "regression"),
+        ("single_label_classification", "classification"),
+        (None, "classification"),
+    ],
+)
+def test_the_config_of_a_folder_of_transformers_tells_its_task(tmp_path, problem, task):
+    from transformers import BertConfig
+
+    BertConfig(problem_type=problem, architectures=["BertForSequenceClassification"]).save_pretrained(tmp_path)
+    assert task_of_folder(tmp_path).name == task

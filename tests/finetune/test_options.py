@@ -99,6 +99,10 @@ def test_predictions_reach_the_accuracy_that_was_measured(manner, encoder, make_
     default = {"long_text": "head", "hidden_layers": 0, "sequence_length": LENGTH}
     found = facts | {"hidden_layers": config.get("classifier_hidden_layers", 0)}
     assert {name: found[name] for name in default} == default | MANNERS[manner]
+    tokenizer, card = json.loads((final / "tokenizer_config.json").read_text()), (final / "README.md").read_text()
+    assert tokenizer["model_max_length"] == found["sequence_length"]
+    # Of hidden layers transformers knows nothing.
+    assert ("import pipeline" in card) is (manner != "hidden layers")
     rows = predicted(final, test, tmp_path / "predicted.jsonl")
     assert agreement(rows) == results_of(tmp_path / "run")["test"]["accuracy"]["seeds"][0]
     stored = probabilities(tmp_path / "run" / "seed-1")["test"]

@@ -162,3 +162,9 @@ def test_transformers_gets_the_same_numbers(finished, files):
         with torch.no_grad():
             assert model(torch.tensor([ids])).logits.item() == pytest.approx(number.item(), rel=1e-4)
     assert 500 < ours.min() and ours.max() < 900
+
+
+@given(NUMBERS, NUMBERS)
+def test_a_number_is_doubted_by_how_far_off_it_is_whichever_is_larger(one, other):
+    doubts = [Regression().doubt(np.float64(gold), np.array([p])) for gold, p in ((one, other), (other, one))]
+    assert doubts == [max(one, other) - min(one, other)] * 2

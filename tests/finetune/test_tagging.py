@@ -23,6 +23,7 @@ from finetune.predictor import Predictor
 from finetune.rows import Columns, Example, table_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks import HeldOut
 from finetune.tasks.selection import kind_of_labels
 from finetune.tasks.tagging import Tagging
 from model import BertConfig
@@ -244,6 +245,13 @@ def test_a_tag_that_continues_nothing_is_no_entity_of_a_model_that_was_trained_h
         assert len(found["predicted_entities"]) == sum(tag[0] == "B" for tag in expected)
 
 
+def test_an_entity_is_as_probable_as_its_words_are_on_average():
+    example = Tagging().example("1", {"tokens": ["a", "heart", "rate", "7"]}, Columns(("tokens",), None))
+    outputs = np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.2, 0.2, 0.6], [0.2, 0.7, 0.1]], np.float32)
+    found = Tagging(["O", "B-x", "I-x"]).prediction(outputs, example)["predicted_entities"]
+    assert [(each["text"], each["probability"]) for each in found] == [("heart rate", 0.75), ("7", 0.7)]
+
+
 def test_tags_without_types_come_back_without(encoder, sentences, tmp_path, one_thread):
     rows = [[(w, t[:1]) for w, t in words] for words in sentences["train"]]
     (tmp_path / "train.conll").write_text(conll(rows))
@@ -287,6 +295,7 @@ HOSTILE = [
     ({"text": "heart", "label": [[0, 9, "x"]]}, TEXT, "at 0 to 9 .* has 5 characters"),
     ({"text": "heart", "label": [[3, 3, "x"]]}, TEXT, "at 3 to 3"),
     ({"text": "heart", "label": [[0, 5, ""]]}, TEXT, "without a name"),
+    ({"text": "heart", "label": [{"start": 0, "end": 5, "labels": ["x", "y"]}]}, TEXT, "an entity with 2 names"),
     ({"text": "heart", "label": [[0, "5", "x"]]}, TEXT, "without start and end"),
     ({"text": "heart", "label": [[0, 5, "x"], [1, 2, "y"]]}, TEXT, "overlap"),
     ({"text": "heart", "label": [[0, 2, "x"], [2, 5, "y"]]}, TEXT, "two entities in one word"),
@@ -363,8 +372,12 @@ def test_exports_of_annotation_tools_with_more_than_entities():
     ]}]}  # fmt: skip
     row = annotations.plain_row(task)
     assert annotations.mentions(row["label"], "Bo", "label") == [(0, 2, "PER")] and row["site"] == "a"
-    assert annotations.label_studio(row, "Bo", [])["id"] == 3
-    assert annotations.label_studio(row, "Bo", [])["data"] == {"site": "a", "text": "Bo"}
+    # Names as in its own template for named entities: a tag Labels, "label", of a tag Text, "text".
+    result = {"from_name": "label", "to_name": "text", "type": "labels",
+              "value": {"start": 0, "end": 2, "text": "Bo", "labels": ["PER"]}}  # fmt: skip
+    assert annotations.label_studio(row, "Bo", [annotations.Mention(0, 2, "PER")]) == {
+        "id": 3, "data": {"site": "a", "text": "Bo"}, "predictions": [{"result": [result]}],
+    }  # fmt: skip
     choices = {
         "data": {"text": "Bo", "label": "own"},
         "annotations": [{"result": [{"value": {"choices": ["a", "b"]}}]}],
@@ -478,6 +491,16 @@ def test_of_many_types_a_tenth_is_held_back(tmp_path):
     assert 35 < len(dataset.validation) < 65
 
 
+def test_rows_are_held_back_by_the_type_that_the_fewest_texts_have():
+    rows = ["B-many O", "B-many B-rare", "O B-many", "B-rare B-rare B-rare B-rare", "O O"]
+    examples = [
+        Tagging().example(str(n), {"tokens": ["a"] * len(tags.split()), "tags": tags.split()}, COLUMNS)
+        for n, tags in enumerate(rows)
+    ]
+    task = Tagging().fitted(examples, COLUMNS, FinetuneSettings())
+    assert list(map(task.stratum, examples)) == ["many", "rare", "many", "rare", ""]
+
+
 def test_other_json_files_of_a_folder_are_passed_over(tmp_path):
     (tmp_path / "rows.conll").write_text("heart B-x\n7 O\n\n" * 3 + "".join(f"heart B-x\n{n} O\n\n" for n in range(30)))
     (tmp_path / "dataset_info.json").write_text("{}")
@@ -559,6 +582,12 @@ def test_the_dictionary_finds_the_longest_entity_of_training():
     assert rare == [["O"]]
 
 
+def test_an_unknown_word_gets_the_tag_that_most_words_have():
+    words, tags = [["The", "heart", "the"], ["beats", "of", "heart"]], [["DT", "NN", "DT"], ["VB", "DT", "VB"]]
+    found = taggers.most_frequent(words, tags, [["the", "BEATS", "valve"], []])
+    assert list(found) == [["DT", "VB", "DT"], []]
+
+
 def test_the_crf_learns_from_shapes_and_neighbours(sentences):
     pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
     rows = {name: ([[w for w, _ in s] for s in part], [[t for _, t in s] for s in part])
@@ -569,6 +598,42 @@ def test_the_crf_learns_from_shapes_and_neighbours(sentences):
     assert tags == rows["test"][1]
     assert all(each.shape == (len(w), 5) for each, w in zip(found, rows["test"][0], strict=True))
     assert taggers.shape("BRCA1-like") == "X0-x"
+
+
+def test_the_crf_answers_with_the_most_probable_sentence_of_tags():
+    """Of ten sentences four are "a a", three "b c" and three "b d": most begin with b, but none is as frequent."""
+    pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+    tags = [["a", "a"]] * 40 + [["b", "c"]] * 30 + [["b", "d"]] * 30
+    (found,) = taggers.crf([["x", "x"]] * 100, tags, [["x", "x"]], list("abcd"))
+    assert found.argmax(1).tolist() == [0, 0] and found[0, 1] == pytest.approx(0.6, abs=0.05)
+
+
+def test_models_are_unsure_of_a_text_and_doubt_its_tags_by_its_worst_word():
+    sure, other = [[0.98, 0.02]] * 3, [0.3, 0.7]
+    outputs = np.array([[*sure, [0.5, 0.5]], [*sure, other]], np.float32)
+    task, mean = Tagging(["O", "B-x"]), np.array([0.4, 0.6])
+    of_each = -np.log([0.5, 0.5]).mean(), -(np.array(other) * np.log(other)).sum()
+    unsure = -(mean * np.log(mean)).sum()
+    assert task.uncertainty(outputs) == pytest.approx((unsure, unsure - np.mean(of_each)), abs=1e-6)
+    assert task.uncertainty(outputs[:, :0]) == (0, 0)
+    gold = np.array([(0, 0), (0, 0), (0, 1), (0, 1)])
+    assert task.doubt(gold, outputs[1]) == pytest.approx(0.98) and task.doubt(gold[:0], outputs[1, :0]) == 0
+
+
+def test_gold_and_predicted_tags_stand_in_columns_unless_texts_are_private(tmp_path):
+    rows = [[("the", "O"), ("heart", "B-x"), ("rate", "I-x")], [("7", "O")]]
+    examples = [
+        Tagging().example(f"t:{n}", {"tokens": [w for w, _ in r], "tags": [t for _, t in r]}, COLUMNS)
+        for n, r in enumerate(rows)
+    ]
+    task = Tagging(["O", "B-x", "I-x"])
+    shown = HeldOut("test", 1, examples, task.targets(examples), np.eye(3, dtype=np.float32)[[0, 1, 0, 1]])
+    task.write_files(tmp_path, shown, FinetuneSettings())
+    assert (tmp_path / "test.conll").read_text() == "the\tO\tO\nheart\tB-x\tB-x\nrate\tI-x\tO\n\n7\tO\tB-x\n"
+    assert "heart rate" in (tmp_path / "mistakes.md").read_text()
+    task.write_files(tmp_path, shown, FinetuneSettings(show_text="no"))
+    assert [path.name for path in tmp_path.iterdir()] == ["mistakes.md"]
+    assert "heart" not in (tmp_path / "mistakes.md").read_text()
 
 
 def test_a_tagger_of_transformers_predicts_and_the_plan_is_printed(finished, files, encoder, tmp_path, capsys):
