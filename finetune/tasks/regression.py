@@ -88,7 +88,7 @@ class Regression(Task):
     def stratum(self, example: Example) -> str:
         """Its fifth of a normal distribution of these numbers."""
         z = (example.label - self.mean) / self.std
-        return str(int(5 * 0.5 * (1 + math.erf(z / math.sqrt(2)))))
+        return str(min(4, int(5 * 0.5 * (1 + math.erf(z / math.sqrt(2))))))
 
     def describe(self, train: Sequence[Example]) -> list[str]:
         """The range of the numbers."""

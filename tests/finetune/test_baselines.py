@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
+from finetune.baselines import run_baselines
+from finetune.dataset import Dataset
 from finetune.metrics import scores
-from finetune.rows import Example
+from finetune.operating_point import OperatingPoint
+from finetune.rows import Columns, Example
+from finetune.settings import FinetuneSettings
 from finetune.simple_models import majority, tfidf
+from finetune.tasks.classification import Classification
+from finetune.tasks.multi_label import MultiLabel
+from finetune.tasks.regression import Regression
 
 WORDS = "heart rate was stable after the dose while blood pressure fell in both groups".split()
 
@@ -100,3 +108,34 @@ def test_a_solver_that_does_not_converge_prints_nothing(monkeypatch):
         warnings.simplefilter("error")
         (found,) = tfidf([*train, Example("t:61", "")], np.append(labels, 0), [train], 2, balanced=False)
     assert found.shape == (60, 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        (Classification(["a", "b"], 1, OperatingPoint("sensitivity", 0.8)), ["a", "b"]),
+        (MultiLabel(["a", "b"]), [(), ("a",), ("b",), ("a", "b")]),
+        (Regression(), [0.5, 1.0, 7.0]),
+    ],
+    ids=["classification", "multi-label", "regression"],
+)
+def test_only_training_labels_teach_and_only_validation_labels_decide(task, labels):
+    def asked(validation, test):
+        """What is decided and what is answered, where the labels of the held-out texts are drawn with these seeds."""
+        parts = []
+        for number, seed in enumerate((0, validation, test)):
+            drawn = np.random.default_rng(seed).integers(0, len(labels), 60)
+            texts = sentences(60, [0, 1], seed=8 + number)[0]
+            parts.append([replace(row, label=labels[label]) for row, label in zip(texts, drawn, strict=True)])
+        keep = {}
+        run_baselines(FinetuneSettings(), Dataset(task, Columns(("text",), "label"), *parts), keep)
+        decided = {name: tuned.decision() for name, (tuned, _) in keep.items()}
+        return decided, {
+            name: {split: each.tolist() for split, each in found.items()} for name, (_, found) in keep.items()
+        }
+
+    decided, answered = asked(1, 2)
+    assert asked(1, 3) == (decided, answered)
+    others = asked(4, 2)
+    assert others[1] == answered
+    assert others[0] != decided or not any(decided.values()), "a number is a number without a decision"

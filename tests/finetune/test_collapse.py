@@ -13,6 +13,7 @@ from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError
 from finetune.tasks.question_answering import QuestionAnswering
+from finetune.tasks.regression import Regression
 from pretrain.engine import loop
 
 
@@ -74,6 +75,16 @@ def test_labels_by_their_frequencies_are_nothing_learned():
     assert found.loss == pytest.approx(found.unread, rel=1e-5) == pytest.approx(np.mean(of_each), rel=1e-5)
     assert str(found).endswith("without reading them")
     assert collapse_of_labels(gold, 0.9 * even + 0.1 * gold, 1e-3) is None
+
+
+def test_the_mean_of_the_numbers_is_nothing_learned_in_whatever_unit(small_tokenizer):
+    numbers = 700 + 90 * np.random.default_rng(2).normal(size=50)
+    rows = [Example("x:1", "the heart", label=number) for number in numbers]
+    task = Regression().fitted_to(rows)
+    encoded = task.encode(rows, small_tokenizer, 16, "head")
+    found = task.collapse(encoded, np.full((50, 1), numbers.mean()), None, 1e-3)
+    assert (found.loss, found.unread) == pytest.approx((1, 1)), "of numbers with a standard deviation of 1"
+    assert task.collapse(encoded, 0.9 * numbers.mean() + 0.1 * numbers[:, None], None, 1e-3) is None
 
 
 @pytest.fixture

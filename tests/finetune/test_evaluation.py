@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +14,26 @@ import pytest
 from finetune.choose import chosen
 from finetune.choose import main as choose
 from finetune.dataset import describe, read_dataset, read_training_rows
+from finetune.entities.tags import TagScheme
 from finetune.folds import folds, parts_of
 from finetune.learning_curve import growing
 from finetune.operating_point import OperatingPoint, rates
 from finetune.predict import main as predict
 from finetune.predictor import Ensemble, Predictor
+from finetune.questions.best_answers import row_of
 from finetune.results import finished_results, kept_seed, presented
 from finetune.rows import BadRows, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks import Task
 from finetune.tasks.classification import Classification
+from finetune.tasks.multi_label import MultiLabel
+from finetune.tasks.multiple_choice import MultipleChoice
+from finetune.tasks.question_answering import QuestionAnswering
+from finetune.tasks.regression import Regression
+from finetune.tasks.selection import TASKS
+from finetune.tasks.similarity import PAIRS, SCORES, Similarity
+from finetune.tasks.tagging import Tagging
 
 OPTIONS = [
     "--device=cpu",
@@ -179,16 +190,37 @@ def test_groups_or_parts_that_were_corrected_are_noticed(finished, files):
     (finished / "results.json").write_text(content)
 
 
-def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
+def good_and_bad() -> Iterator[tuple[Task, np.ndarray, np.ndarray, np.ndarray]]:
+    """Every task with targets, outputs that are nearly right, and outputs at random."""
     rng = np.random.default_rng(5)
-    gold = rng.integers(0, 2, 300)
-    good, bad = (np.stack([1 - p, p], axis=1).astype(np.float32) for p in (
-        np.where(gold == 1, 0.95, 0.05), rng.random(300)))  # fmt: skip
-    task = Classification(["a", "b"], positive=1)
-    better, worse = task.scores(gold, good), task.scores(gold, bad)
-    assert set(better) == set(task.metrics)
-    for metric in task.metrics:
-        assert task.judge(better, metric) < task.judge(worse, metric), metric
+    gold = rng.integers(0, 2, 120)
+    each = np.where(gold == 1, 0.95, 0.05), rng.random(120)
+    of_two = [np.stack([1 - p, p], axis=1).astype(np.float32) for p in each]
+    yield Classification(["a", "b"], positive=1), gold, *of_two
+    yield MultiLabel("abc"), *(p.reshape(40, 3).astype(np.float32) for p in (gold, *each))
+    yield Regression(), gold.astype(np.float64), *(p[:, None] for p in each)
+    words = np.stack([np.arange(120) // 10, gold], axis=1)
+    yield Tagging(["O", "B-x"]), words, *of_two
+    yield Tagging(["a", "b"], TagScheme("names")), words, *of_two
+    choices = np.stack([np.arange(240) // 2, np.stack([gold, 1 - gold], axis=1).ravel()], axis=1)
+    yield MultipleChoice(), choices, *(np.stack([p, 1 - p], axis=1).reshape(-1, 1) for p in each)
+    questions = [Example("", "What?", "heart rate 70", ((11, 13),) * label) for label in gold]
+    answers = ([row_of(10 * (1 - p), np.array([[11, 13], [0, 5]]), np.array([10 * p, 5])) for p in of] for of in each)
+    yield (task := QuestionAnswering(0.0)), task.targets(questions), *map(np.stack, answers)
+    # Cosine, place, loss, and cosine of others.
+    pairs = [np.stack([p, 1 + 20 * off, off, off], axis=1) for p, off in zip(each, (0 * gold, each[1]), strict=True)]
+    for kind, scores in ((SCORES, gold.astype(np.float64)), (PAIRS, np.full(120, np.nan))):
+        yield Similarity(judged_by=[kind]), scores, *pairs
+
+
+def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
+    cases = list(good_and_bad())
+    assert {task.name for task, *_ in cases} == set(TASKS)
+    for task, targets, good, bad in cases:
+        better, worse = task.scores(targets, good), task.scores(targets, bad)
+        assert set(better) == set(task.metrics)
+        for metric in task.metrics:
+            assert task.judge(better, metric) < task.judge(worse, metric), (task.name, metric)
 
 
 def test_a_wish_that_is_not_reached_is_said():
@@ -213,6 +245,23 @@ def test_a_temperature_is_found_of_mistakes():
     assert "fewer than 5 validation texts are answered wrongly" in task.tuned(gold, right)._tell_decision({})[0]
     wrong = np.where(np.arange(40)[:, None] < 5, 1 - right, right)
     assert task.tuned(gold, wrong).temperature is not None
+
+
+def test_a_temperature_leaves_the_answers_of_a_wish_as_they_were():
+    rng = np.random.default_rng(6)
+    logits = rng.normal(-1, 2, 500)
+    gold = (rng.random(500) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+    sure = 1 / (1 + np.exp(-3 * logits))
+    outputs, wish = np.stack([1 - sure, sure], axis=1).astype(np.float32), OperatingPoint("sensitivity", 0.9)
+    plain, task = (Classification(["a", "b"], 1, wish, calibrates).tuned(gold, outputs) for calibrates in (False, True))
+    assert task.temperature == plain.temperature > 2 and task.threshold != pytest.approx(plain.threshold, abs=0.01)
+    assert task.answers(task.finished(outputs)).tolist() == plain.answers(outputs).tolist()
+
+
+def test_a_probability_at_the_threshold_is_a_yes():
+    outputs = np.array([[0.75, 0.25], [0.76, 0.24], [0.7, 0.3]], np.float32)
+    assert Classification(["a", "b"], 1, threshold=0.25).answers(outputs).tolist() == [1, 0, 1]
+    assert Classification(["a", "b"], 0, threshold=0.75).answers(outputs).tolist() == [0, 0, 1]
 
 
 def test_a_run_of_an_older_release_gets_another_seed(encoder, files, tmp_path, one_thread):

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 import finetune.intervals
 from finetune.entities.tags import TagScheme
-from finetune.intervals import groups_of, intervals, paired, resamples
+from finetune.intervals import by_part, groups_of, intervals, paired, resamples
 from finetune.metrics import scores, scores_of_draws
 from finetune.rows import Example
 from finetune.tasks.classification import Classification
 from finetune.tasks.multi_label import MultiLabel
+from finetune.tasks.multiple_choice import MultipleChoice
 from finetune.tasks.regression import Regression
 from finetune.tasks.tagging import Tagging
 
@@ -97,6 +99,42 @@ def test_what_resamples_do_not_tell_has_no_interval():
     task, gold = Classification(["a", "b"]), np.arange(90) % 2
     gap = paired([(task, np.eye(2)[gold])], {"x": [(task, np.eye(2)[1 - gold])]}, gold, rows)["x"]["accuracy"]
     assert gap == {"difference": 1.0, "interval": None, "p": None}
+
+
+def test_each_part_has_the_scores_and_intervals_of_its_own_texts_and_groups():
+    """Twelve of one site, each alone; ten of another, of two patients; five of none."""
+    rng, sites = np.random.default_rng(5), np.array(["a"] * 12 + ["b"] * 10 + [""] * 5)
+    rng.shuffle(sites)
+    rows = [Example("", "", group=str(n % 2) if site == "b" else None, part=site or None)
+            for n, site in enumerate(sites.tolist())]  # fmt: skip
+    task, gold = MultiLabel(["x"]), rng.integers(0, 2, (27, 1)).astype(np.float32)
+    outputs = rng.random((27, 1)).astype(np.float32)
+    found = by_part(task, gold, outputs, rows)
+    assert {site: part["texts"] for site, part in found.items()} == {"a": 12, "b": 10, "": 5}
+    assert list(found) == ["a", "b", ""], "the largest first"
+    for site, part in found.items():
+        own = np.flatnonzero(sites == site)
+        assert part["scores"] == task.scores(gold[own], outputs[own])
+        assert part["intervals"] == intervals(task, gold[own], outputs[own], [rows[n] for n in own])
+    assert found["a"]["intervals"]["loss"] and not any(found["b"]["intervals"].values())
+
+
+def test_a_difference_over_seeds_has_the_interval_and_the_p_of_a_paired_t_test():
+    rng, n = np.random.default_rng(7), 400
+    # Which rows two seeds of each model answer rightly, the first of two choices.
+    first, other = (rng.random((2, n)) < np.array(shares)[:, None] for shares in ((0.9, 0.6), (0.7, 0.76)))
+    targets = np.stack([np.repeat(np.arange(n), 2), np.tile([1, 0], n)], axis=1)
+
+    def seeds(right):
+        return [(MultipleChoice(), np.stack([each, ~each], axis=1).reshape(-1, 1).astype(np.float32)) for each in right]
+
+    for one, two in ((first, other), (other, first)):
+        found = paired(seeds(one), {"x": seeds(two)}, targets, [Example("", "")] * n)["x"]["accuracy"]
+        gaps = one.mean(0) - two.mean(0)
+        expected = ttest_1samp(gaps, 0)
+        assert found["difference"] == pytest.approx(gaps.mean())
+        assert found["interval"] == pytest.approx(list(expected.confidence_interval()), abs=0.01)
+        assert 0.2 < expected.pvalue < 0.6 and found["p"] == pytest.approx(expected.pvalue, abs=0.08)
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(0, 2**31))

@@ -150,6 +150,16 @@ def test_every_class_has_its_row(seeds):
         assert matrix.dtype == np.int64 and matrix.tolist() == by_hand, seed
 
 
+def test_of_two_classes_the_one_that_is_looked_for_is_ranked():
+    rng = np.random.default_rng(1)
+    gold, of_second = rng.choice(2, 80, p=[0.8, 0.2]), rng.integers(0, 11, 80) / 10
+    probabilities = np.stack([1 - of_second, of_second], axis=1).astype(np.float32)
+    for positive in (0, 1):
+        found, ranked = scores(gold, probabilities, positive), (gold == positive, probabilities[:, positive])
+        assert found["average_precision"] == pytest.approx(reference.average_precision_score(*ranked))
+        assert found["auroc"] == pytest.approx(reference.roc_auc_score(*ranked))
+
+
 def test_ties_go_to_the_first_class():
     found = scores(np.array([1, 2]), np.array([[0.2, 0.4, 0.4], [0.2, 0.4, 0.4]], dtype=np.float32))
     assert found["accuracy"] == 0.5

@@ -111,13 +111,13 @@ def test_no_threshold_has_a_better_f1(rows):
 
 def test_a_label_of_many_texts_has_a_threshold_of_its_own_and_the_others_share_one():
     rng = np.random.default_rng(1)
-    targets = np.stack([rng.random(400) < share for share in (0.5, 0.05, 0.04)], axis=1).astype(np.float32)
-    # The labels are as well told apart at 0.7, 0.2 and 0.2.
-    middle = np.array([0.7, 0.2, 0.2])
+    targets = (rng.permuted(np.tile(np.arange(400), (4, 1)), axis=1).T < (200, 50, 49, 15)).astype(np.float32)
+    # The labels are as well told apart at 0.7, 0.4, 0.2 and 0.2.
+    middle = np.array([0.7, 0.4, 0.2, 0.2])
     outputs = np.clip(middle + (targets - 0.5) * 0.1 + rng.normal(0, 0.01, targets.shape), 0, 1)
     found = label_thresholds(targets, outputs)
-    assert found[0] == pytest.approx(0.7, abs=0.05) and found[1] == found[2]
-    assert (targets[:, 1:].sum(0) < 50).all()
+    assert found[:2] == pytest.approx([0.7, 0.4], abs=0.05), "at least 50 texts"
+    assert found[2] == found[3] == best_threshold(targets.ravel(), outputs.ravel()) != pytest.approx(0.2, abs=0.05)
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -246,6 +246,15 @@ def test_a_bad_row_is_refused_with_its_place_or_skipped(write_rows, row, problem
     assert message.startswith("train.jsonl:2 ") and problem in message and "--skip-bad-rows" in message
     rows = read_rows(MultiLabel(), path, "utf-8", Columns(("text",), "labels"), BadRows(skip=True))
     assert [(each.place, each.label) for each in rows] == [("train.jsonl:1", ()), ("train.jsonl:3", ("a",))]
+
+
+def test_a_row_with_an_unknown_label_beside_known_ones_is_refused_or_skipped():
+    labels = [("a", "b"), ("a", "new"), (), ("new",)]
+    rows = [Example(f"test.jsonl:{number}", "x", label=each) for number, each in enumerate(labels, 1)]
+    with pytest.raises(FinetuneError, match="test.jsonl:2 has the label 'new', which does not occur in training"):
+        list(MultiLabel(["a", "b"]).usable(rows, BadRows(skip=False), show_text=True))
+    kept = MultiLabel(["a", "b"]).usable(rows, BadRows(skip=True), show_text=True)
+    assert [row.place for row in kept] == ["test.jsonl:1", "test.jsonl:3"]
 
 
 @pytest.mark.parametrize("from_scratch", [False, True])

@@ -58,3 +58,6 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins():
             expected += mine.mean() * abs(confidence[mine].mean() - right[mine].mean())
     assert calibration_error(confidence, right) == pytest.approx(expected)
     assert calibration_error(np.ones(10), np.ones(10, bool)) == 0
+    # A fifth, where the third bin ends, is in one bin with 0.15 and not with 0.25.
+    found = calibration_error(np.array([0.15, 0.2, 0.25]), np.array([False, True, False]))
+    assert found == pytest.approx((abs(0.15 + 0.2 - 1) + 0.25) / 3)

@@ -1,9 +1,11 @@
 """A number a text: scores against definitions, the user's scale, and a run from rows to answers."""
 
 import json
+import math
 import random
 import re
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.regression import Regression
+from finetune.tasks.sequences import last_layer
 
 NUMBERS = st.integers(-50, 50).map(lambda n: n / 4)
 
@@ -28,6 +31,7 @@ def test_scores_are_those_of_their_definitions(pairs):
     found = regression_scores(gold, predicted)
     assert found["mae"] == pytest.approx(sum(abs(g - p) for g, p in pairs) / len(pairs))
     assert found["loss"] == pytest.approx(sum((g - p) ** 2 for g, p in pairs) / len(pairs))
+    assert found["rmse"] == pytest.approx(math.sqrt(sum((g - p) ** 2 for g, p in pairs) / len(pairs)))
     if len(set(gold)) == 1 or len(set(predicted)) == 1:
         assert found["pearson"] is None and found["spearman"] is None
         return
@@ -97,6 +101,34 @@ def test_numbers_that_float32_does_not_hold_are_refused(numbers):
 def test_small_numbers_are_predicted_with_their_digits():
     example = Example("1", "a")
     assert Regression().prediction(np.array([3.456789e-7], np.float32), example) == {"predicted_score": 3.456789e-7}
+
+
+def test_a_stratum_is_a_fifth_of_the_numbers():
+    numbers = NormalDist(700, 90)
+    tenths = [numbers.inv_cdf(share) for share in np.arange(0.05, 1, 0.1)]
+    strata = [Regression(700, 90).stratum(Example("1", "a", label=number)) for number in tenths]
+    assert len(set(strata)) == 5 and strata[::2] == strata[1::2], "two tenths each"
+    far = [Regression(700, 90).stratum(Example("1", "a", label=700 + 90 * z)) for z in (-10, 10)]
+    assert far == [strata[0], strata[-1]]
+
+
+def test_a_model_is_kept_in_the_scale_of_the_user(encoder):
+    task = Regression(700, 90)
+    model = task.build_model(FinetuneSettings(model=str(encoder), from_scratch=True), 1)
+    last_layer(model).bias.data.fill_(0.5)
+    states = torch.randn(8, last_layer(model).in_features, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        answers = 700 + 90 * last_layer(model)(states)
+        torch.testing.assert_close(last_layer(task.kept(model))(states), answers)
+
+
+def test_without_words_the_mean_of_the_training_numbers_is_all_that_tools_know():
+    train = [Example("1", "...", label=number) for number in (0.0, 0.0, 9.0)]
+    held_out = {split: [Example("2", "?", label=number)] for split, number in (("validation", 5.0), ("test", 6.0))}
+    found = Regression().baselines(train, held_out, FinetuneSettings())
+    assert {name: {split: each.tolist() for split, each in outputs.items()} for name, outputs in found.items()} == {
+        name: {"validation": [[3.0]], "test": [[3.0]]} for name in ("TF-IDF + ridge regression", "mean")
+    }
 
 
 @pytest.fixture(scope="module")
