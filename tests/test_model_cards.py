@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from finetune.metrics import spread
+from finetune.model_card import model_card
+from finetune.resolve import model_config
 from finetune.run import main as finetune
+from finetune.settings import FinetuneSettings
+from finetune.tasks.classification import Classification
 from pretrain.run import main as pretrain
 
 WORDS = "the heart rate of a patient was measured before and after treatment with drug level change rise".split()
@@ -30,7 +35,11 @@ def folder(tmp_path_factory) -> Path:
 
 
 def card(folder: Path) -> tuple[dict, str]:
-    _, metadata, text = (folder / "final" / "README.md").read_text().split("---\n", 2)
+    return parts_of((folder / "final" / "README.md").read_text())
+
+
+def parts_of(page: str) -> tuple[dict, str]:
+    _, metadata, text = page.split("---\n", 2)
     return yaml.safe_load(metadata), text
 
 
@@ -60,6 +69,20 @@ def test_the_page_has_results_beside_baselines_settings_and_limits(folder, name,
         assert metadata["tags"] == ["bert", "fill-mask", "domain-bert"]
         assert metadata["model-index"][0]["name"] == "a BERT of its own domain"
         assert "| min_documents | 1 |" in text and "| group_column | None |" in text
+
+
+@pytest.mark.parametrize("long_text", ["head", "head-tail", "windows"])
+def test_the_page_is_about_the_seed_that_is_kept_and_its_long_texts(folder, long_text):
+    results = json.loads((folder / "labels" / "results.json").read_text()) | {"best_seed": 8}
+    results["test"] = {name: spread([0.25, 0.75]) for name in results["test"]}
+    settings = FinetuneSettings(seed=7, seeds=2, long_text=long_text, sequence_length=32)
+    task, config = Classification(results["labels"]), model_config(str(folder / "labels" / "final"))
+    metadata, text = parts_of(model_card(task, config, results, ("text",), settings))
+    assert [metric["value"] for metric in metadata["model-index"][0]["results"][0]["metrics"]] == [0.75, 0.75]
+    assert "| accuracy | 0.750 | 0.500 ± 0.354 |" in text
+    # The pipeline of transformers cuts them, as training did with `head`.
+    assert ("Of long texts this reads the beginning" in text) == (long_text != "head")
+    assert (f"training ({long_text})" in text) == (long_text != "head")
 
 
 @pytest.mark.parametrize(("name", "answer"), [("run", "one word is"), ("labels", "class")])

@@ -11,12 +11,17 @@ from transformers import BertForMaskedLM
 
 from finetune.auxiliary import LOSS, Masking, WithMaskedWords, take_mlm_head
 from finetune.batches import BatchMaker, TextStream, encode_texts
+from finetune.dataset import read_dataset
+from finetune.finetuning import prepare
+from finetune.resolve import resolve
 from finetune.run import main
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification, ClassificationObjective
+from finetune.training import SeedTraining, learned
 from pretrain.engine import loop
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
+from pretrain.engine.process import Interruption
 
 TEXTS = [
     ("heart rate of the patient was stable", None),
@@ -86,6 +91,30 @@ def test_each_step_masks_other_words_and_processes_agree(maker):
     every = list(range(12))
     assert masked(5, every) == masked(5, every) != masked(6, every)
     assert masked(5, every[::2]) | masked(5, every[1::2]) == masked(5, every)
+
+
+def test_each_seed_masks_other_words(encoder, make_rows, write_rows, tmp_path):
+    texts = write_rows(make_rows(48))
+    asked = FinetuneSettings(model=str(encoder), train=texts, budget="1steps", device="cpu", mlm_weight=WEIGHT)
+    settings = resolve(asked)
+    material = prepare(settings, read_dataset(settings))
+
+    def masked(seed):
+        maker = SeedTraining(settings, seed, tmp_path / "run", material, World(), Interruption())._training_maker()
+        maker.begin(1, 0.0)
+        return next(maker.micro_batches(np.arange(12))).masked.input_ids.tolist()
+
+    assert masked(1) == masked(1) != masked(2)
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_from_scratch_there_is_no_head_of_the_model_and_later_that_of_the_checkpoint(encoder, from_scratch):
+    settings = FinetuneSettings(model=str(encoder), mlm_weight=WEIGHT, from_scratch=from_scratch)
+    model = Classification(["a", "b"]).build_model(settings, 1)
+    before = load_file(encoder / "model.safetensors")["cls.predictions.transform.dense.weight"]
+    for checkpoint, is_its_head in (("", not from_scratch), (str(encoder), True)):
+        learned(settings, ClassificationObjective(), model, torch.arange(9), checkpoint)
+        assert torch.equal(model.mlm_head.dense.weight, before) is is_its_head
 
 
 def test_a_batch_without_a_text_has_no_loss(model, maker):

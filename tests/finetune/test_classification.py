@@ -371,3 +371,8 @@ def test_the_most_probable_class_is_named():
     outputs = np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]])
     found = [Classification(LABELS).prediction(row, EXAMPLES[0]) for row in outputs]
     assert [row["predicted_label"] for row in found] == ["loud", "calm"]
+
+
+def test_a_label_is_doubted_as_much_as_it_is_improbable():
+    doubts = [Classification(LABELS).doubt(np.int64(label), np.array([0.1, 0.7, 0.2])) for label in range(3)]
+    assert doubts == pytest.approx([0.9, 0.3, 0.8])

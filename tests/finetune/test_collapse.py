@@ -190,12 +190,24 @@ def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, 
 
 
 def test_a_seed_that_never_learns_ends_after_two_restarts_and_says_so(given, write_rows, make_rows, tmp_path, capsys):
-    alike = write_rows([row | {"text": "mask 1 2 3"} for row in make_rows(96)])
-    assert main(given(tmp_path / "run", train=alike, validation=alike)) == 0
+    alike = [row | {"text": "mask 1 2 3"} for row in make_rows(96)]
+    # The validation texts, of two classes of three, are not asked whether something was learned.
+    files = {"train": write_rows(alike), "validation": write_rows(alike[::3] + alike[1::3], "validation.jsonl")}
+    assert main(given(tmp_path / "run", **files)) == 0
     found = results_of(tmp_path / "run")
     assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1]
     assert found["validation"]["mcc"]["mean"] == 0
+    before = results_of(tmp_path / "run" / "seed-1")["restarts"]
+    assert [restart["unread"] for restart in before] == pytest.approx([np.log(3)] * 2)
     assert "Its results are those of a guess." in capsys.readouterr().out
+
+
+def test_each_restart_is_gentler_than_the_one_before(tmp_path):
+    restarts, rates = collapses.Restarts(tmp_path / "restarts.json", "these texts"), []
+    for _ in range(3):
+        rates.append(restarts.learning_rate(WILD))
+        restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, rates[-1]))
+    assert rates == [0.1, 0.03, 0.009]
 
 
 def test_restarts_of_other_texts_are_refused(tmp_path):

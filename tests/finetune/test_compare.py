@@ -4,10 +4,13 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 import yaml
 
-from finetune.compare import comparison_table, named_runs
+from finetune.compare import comparison_table, named_runs, write_comparison
+from finetune.dataset import read_dataset
+from finetune.metrics import combined
 from finetune.run import main
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification
@@ -114,6 +117,34 @@ def test_differences_are_taken_seed_by_seed(compared):
             assert value["mean"] == pytest.approx(sum(value["seeds"]) / 2)
     assert any(differences["run, not pretrained"]["loss"]["seeds"])
     assert not any(differences["other"]["loss"]["seeds"])
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label"])
+def test_a_paired_difference_is_that_of_the_table(write_rows, tmp_path, task):
+    """With the threshold that was decided for each model, and for each baseline."""
+    draw, files = np.random.default_rng(3), {}
+    for part in ("train", "validation", "test"):
+        texts = [f"{part} {number} {draw.choice(['heart', 'mask'])}" for number in range(60)]
+        rows = [{"text": text, "label": "usual" if number % 5 else "rare"} for number, text in enumerate(texts)]
+        files[part] = write_rows(rows, f"{part}.jsonl")
+    settings = FinetuneSettings(**files, task=task, operating_point="sensitivity=0.95")
+    dataset, folder = read_dataset(settings), tmp_path / "run" / "seed-1"
+    outputs = {
+        split: draw.dirichlet([1, 1], len(rows)).astype(np.float32) for split, rows in dataset.held_out().items()
+    }
+    decided = dataset.task.tuned(dataset.task.targets(dataset.validation), outputs["validation"])
+    (folder / "model").mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"decision": decided.decision()}))
+    np.savez(folder / "probabilities.npz", **outputs)
+    scores = {split: combined([decided.scores(decided.targets(rows), outputs[split])])
+              for split, rows in dataset.held_out().items()}  # fmt: skip
+    write_comparison(settings, tmp_path, dataset, {"run": scores}, {"run": folder.parent})
+    found = results_of(tmp_path)
+    assert len(found["paired"]) == 2 and found["paired"].keys() == found["differences"].keys()
+    for name, of_texts in found["paired"].items():
+        expected = {metric: value["mean"] for metric, value in found["differences"][name].items()}
+        defined = {metric: value for metric, value in expected.items() if value is not None}
+        assert {metric: value["difference"] for metric, value in of_texts.items()} == pytest.approx(defined)
 
 
 def weight_files(out):

@@ -21,7 +21,7 @@ from finetune.operating_point import OperatingPoint, rates
 from finetune.predict import main as predict
 from finetune.predictor import Ensemble, Predictor
 from finetune.questions.best_answers import row_of
-from finetune.results import finished_results, kept_seed, presented
+from finetune.results import Results, finished_results, kept_seed, presented
 from finetune.rows import BadRows, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
@@ -535,3 +535,34 @@ def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread):
     assert [point["rows"] for point in results["points"]] == [80, 160] and results["shown"] == "test"
     assert (out / "learning_curve.png").stat().st_size > 1000
     assert (out / "learning_curve.md").read_text().count("\n|") == 7
+
+
+def test_each_part_of_the_curve_holds_the_smaller_ones_and_has_its_own_scale(write_rows):
+    rows = write_rows([{"text": f"text {number}", "score": number**2 / 7} for number in range(600)])
+    dataset = read_dataset(FinetuneSettings(train=rows, task="regression"))
+    parts = growing(dataset)
+    assert [len(part.train) for part in parts] == pytest.approx([len(dataset.train) / n for n in (8, 4, 2, 1)], abs=5)
+    texts = [{row.text for row in part.train} for part in parts]
+    assert all(few < more for few, more in zip(texts, texts[1:], strict=False))
+    assert all(part.validation == dataset.validation for part in parts)
+    for part in parts[:-1]:
+        own = [row.label for row in part.train]
+        assert (part.task.mean, part.task.std) == pytest.approx((np.mean(own), np.std(own)))
+
+
+def test_the_mean_of_the_seeds_is_decided_on_by_the_validation_texts(files, tmp_path):
+    settings = FinetuneSettings(**files, operating_point="sensitivity=0.9", calibrate=True)
+    dataset, draw, seeds = read_dataset(settings), np.random.default_rng(2), []
+    held_out, task = dataset.held_out(), dataset.task
+    for number in (1, 2):
+        seeds.append({split: draw.dirichlet([1, 1], len(rows)).astype(np.float32) for split, rows in held_out.items()})
+        (tmp_path / f"seed-{number}").mkdir()
+        np.savez(tmp_path / f"seed-{number}" / "probabilities.npz", **seeds[-1])
+    found = [{"seed": 1}, {"seed": 2}]
+    reached = Results(settings, tmp_path, dataset, found, found[0], {})._ensemble()
+    means = {split: (seeds[0][split] + seeds[1][split]) / 2 for split in held_out}
+    decided = task.tuned(task.targets(dataset.validation), means["validation"])
+    assert json.loads((tmp_path / "ensemble.json").read_text())["decision"] == decided.decision()
+    assert 0.9 <= reached["validation"]["sensitivity"] < 1
+    for split, rows in held_out.items():
+        assert reached[split] == decided.scores(task.targets(rows), decided.finished(means[split]))

@@ -22,6 +22,7 @@ def test_the_grid_is_that_of_the_paper_at_the_rates_of_the_model(encoder):
     found = paper_grid(FinetuneSettings(model=str(encoder)))
     assert len(found) == 18 and {c["batch_size"] for c in found.values()} == {16, 32}
     assert {c["budget"] for c in found.values()} == {"2epochs", "3epochs", "4epochs"}
+    assert all(c["budget"] == f"{c['evaluations']}epochs" for c in found.values())
     rates = sorted({c["learning_rate"] for c in found.values()}, reverse=True)
     assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.6, 0.4], rel=0.05)
 

@@ -22,7 +22,7 @@ from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.multi_label import MICRO, MultiLabel
-from finetune.tasks.selection import kind_of_labels, task_of_folder
+from finetune.tasks.selection import kind_of_labels
 from finetune.tasks.sequences import last_layer
 
 
@@ -429,19 +429,3 @@ def test_models_are_unsure_of_each_label_and_doubt_the_worst_one():
     assert task.uncertainty(rare) == pytest.approx(task.uncertainty(1 - rare))
     assert task.doubt(np.array([1, 0, 0]), np.array([0.9, 0.2, 0.7])) == pytest.approx(0.7)
     assert task.doubt(np.array([1, 0, 0]), np.array([0.1, 0.2, 0.7])) == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize(
-    ("problem", "task"),
-    [
-        ("multi_label_classification", "multi-label"),
-        ("regression", "regression"),
-        ("single_label_classification", "classification"),
-        (None, "classification"),
-    ],
-)
-def test_the_config_of_a_folder_of_transformers_tells_its_task(tmp_path, problem, task):
-    from transformers import BertConfig
-
-    BertConfig(problem_type=problem, architectures=["BertForSequenceClassification"]).save_pretrained(tmp_path)
-    assert task_of_folder(tmp_path).name == task

@@ -13,6 +13,7 @@ from finetune.predictor import FACTS_FILE, Classifier, Facts, Predictor, outputs
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
+from finetune.tasks.selection import task_of_folder
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
@@ -192,6 +193,23 @@ def test_a_classifier_of_transformers_is_read(encoder, tmp_path, id2label):
     for examples, texts in ((singles(), TEXTS), (pairs(), PAIRS)):
         expected = by_transformers(tmp_path, texts, length=48)
         assert classifier.outputs(examples) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "name"),
+    [
+        ("SequenceClassification", {"num_labels": 1, "problem_type": "regression"}, "regression"),
+        ("SequenceClassification", {"num_labels": 3, "problem_type": "multi_label_classification"}, "multi-label"),
+        ("SequenceClassification", {"num_labels": 3}, "classification"),
+        ("TokenClassification", {"num_labels": 3}, "tagging"),
+        ("MultipleChoice", {}, "multiple-choice"),
+        ("QuestionAnswering", {}, "question-answering"),
+    ],
+)
+def test_a_folder_of_transformers_shows_its_task(encoder, tmp_path, kind, options, name):
+    config = transformers.BertConfig.from_pretrained(encoder, **options)
+    getattr(transformers, f"BertFor{kind}")(config).save_pretrained(tmp_path)
+    assert task_of_folder(tmp_path).name == name
 
 
 # --- facts and mistakes

@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from data_prep.durable import file_facts, read_sealed, write_sealed
+from finetune.results import kept_seed
 from finetune.run import main
 from finetune.tasks.classification import Classification
 from finetune.tokenizer import open_tokenizer
@@ -151,6 +152,9 @@ def test_the_best_seed_by_the_metric_becomes_final(finished):
     assert weights(finished / "final") == weights(finished / f"seed-{found['best_seed']}" / "model")
     worse = 3 - found["best_seed"]
     assert weights(finished / "final") != weights(finished / f"seed-{worse}" / "model")
+    for best in (1, 2):
+        _, outputs = kept_seed(finished, found | {"best_seed": best}, Classification(found["labels"]), "test")
+        assert (outputs == probabilities(finished / f"seed-{best}")["test"]).all()
 
 
 def test_the_best_evaluation_on_validation_texts_is_what_is_kept(finished):
