@@ -1,5 +1,6 @@
 """A training that learned nothing about its labels: how it is noticed, and how it begins again at a lower rate."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def where_no_better(found: Collapse, least: float = LEAST_GAIN) -> Collapse | No
 def entropies(shares: np.ndarray) -> np.ndarray:
     """Of each share its part of an entropy, in nats: -p log p."""
     return -shares * np.log(np.where(shares > 0, shares, 1.0))
+
+
+def restarts_left(before: Sequence[dict]) -> int:
+    """How often the next seed may begin again: not at all where the seeds before it learned nothing, at lower rates
+    either, as what they were given cannot be learned then.
+
+    Args:
+        before: the results of these seeds.
+    """
+    is_tried = any(len(found["restarts"]) >= MOST_RESTARTS for found in before)
+    return 0 if is_tried and all(found["learned_nothing"] for found in before) else MOST_RESTARTS
 
 
 class Restarts:

@@ -17,6 +17,7 @@ from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
 
 from .batches import Encoded
 from .candidates import Search, paper_grid, ways
+from .collapse import restarts_left
 from .dataset import Dataset, read_dataset
 from .output import to_json
 from .resolve import MAY_DIFFER, out_folder, resolve, with_budget, with_task
@@ -94,7 +95,8 @@ def run_seeds(
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
-        found.append(SeedTraining(settings, seed, out / seed_name(seed), material, world, interruption).results())
+        folder, restarts = out / seed_name(seed), restarts_left(found)
+        found.append(SeedTraining(settings, seed, folder, material, world, interruption, restarts).results())
     best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
     return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))
 

@@ -189,17 +189,36 @@ def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, 
     assert results_of(out)["restarts"] == 1
 
 
-def test_a_seed_that_never_learns_ends_after_two_restarts_and_says_so(given, write_rows, make_rows, tmp_path, capsys):
+def test_a_seed_that_never_learns_ends_after_two_restarts_and_another_after_none(
+    given, write_rows, make_rows, tmp_path, capsys
+):
     alike = [row | {"text": "mask 1 2 3"} for row in make_rows(96)]
     # The validation texts, of two classes of three, are not asked whether something was learned.
     files = {"train": write_rows(alike), "validation": write_rows(alike[::3] + alike[1::3], "validation.jsonl")}
-    assert main(given(tmp_path / "run", **files)) == 0
+    assert main(given(tmp_path / "run", seeds=2, **files)) == 0
     found = results_of(tmp_path / "run")
-    assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1]
+    assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1, 2]
     assert found["validation"]["mcc"]["mean"] == 0
     before = results_of(tmp_path / "run" / "seed-1")["restarts"]
     assert [restart["unread"] for restart in before] == pytest.approx([np.log(3)] * 2)
     assert "Its results are those of a guess." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        ([], 2),
+        ([("nothing", 2)], 0),
+        ([("nothing", 2), ("nothing", 0)], 0),
+        ([("something", 2)], 2),
+        ([("something", 0), ("nothing", 2)], 2),
+        # The first of a search is never restarted.
+        ([("nothing", 0)], 2),
+    ],
+)
+def test_seeds_are_restarted_unless_those_before_learned_nothing_at_any_rate(before, left):
+    found = [{"learned_nothing": what == "nothing", "restarts": [{}] * count} for what, count in before]
+    assert collapses.restarts_left(found) == left
 
 
 def test_each_restart_is_gentler_than_the_one_before(tmp_path):
