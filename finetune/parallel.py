@@ -53,3 +53,5 @@ def in_parallel(
             yield running.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+        # New threads begin with the number that was set last, in whatever thread.
+        torch.set_num_threads(threads)

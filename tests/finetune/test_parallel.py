@@ -4,6 +4,7 @@ import gc
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ def test_results_come_in_the_order_of_the_batches(count, threads, seed):
         torch.set_num_threads(threads)
         found = list(in_parallel(late, range(count), "cpu"))
         assert torch.get_num_threads() == threads
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == threads
     finally:
         torch.set_num_threads(before)
     assert found == [(number, True) for number in range(count)]
@@ -52,7 +55,7 @@ def test_threads_are_shared_out_among_the_batches(use_threads, threads, batches,
 
     def compute(number):
         if number < at_once:
-            together.wait()  # breaks unless so many are computed at once
+            together.wait()  # raises if fewer are computed at once
         return torch.get_num_threads(), threading.get_ident()
 
     found = list(in_parallel(compute, range(batches), "cpu"))
