@@ -152,30 +152,41 @@ def plan_attention(
     """A plan in which every layer is computed for all tokens.
 
     Args:
-        layout: the rectangle that sdpa and dense see, and that the weights come in; `batch.layout()` if None.
+        layout: the rectangle that sdpa and dense see, and that the weights come in; if None, one that holds them.
     """
-    heads = None
+    heads, device, num_rows = None, batch.input_ids.device, batch.num_tokens
+    if layout is None:
+        num_rows, length = _recurring(batch, kernel)
     if kernel != "varlen":
-        device, layout = batch.input_ids.device, layout or batch.layout()
-        heads = HeadLayout(layout, num_heads, (1, 3), batch.num_tokens, device, in_place=kernel == "sdpa")
-    return AttentionPlan(kernel, dropout, batch, batch.num_tokens, heads)
+        layout = layout or batch.layout(length)
+        heads = HeadLayout(layout, num_heads, (1, 3), num_rows, device, in_place=kernel == "sdpa")
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads)
 
 
 def plan_for_chosen(
     batch: PackedBatch, kernel: Kernel, num_heads: int, dropout: float, at: Tensor, most_at: int | None
 ) -> AttentionPlan:
     """A plan in which the last layer is computed for the first tokens and those at `at` alone (see `Chosen.of`)."""
-    device, num_rows, columns = batch.input_ids.device, batch.num_tokens, 1
-    rounds = kernel == "dense" and device.type == "cpu"
-    if rounds:
-        num_rows, columns = rounded(num_rows), _COLUMNS
-    heads = queries = None
-    chosen = Chosen.of(batch, at, most_at, columns, rounds)
+    heads, queries, device = None, None, batch.input_ids.device
+    rounds, (num_rows, length) = _compiles_shapes(kernel, device), _recurring(batch, kernel)
+    chosen = Chosen.of(batch, at, most_at, _COLUMNS if rounds else 1, rounds)
     if kernel != "varlen":
-        layout = batch.layout(-(-batch.max_sequence_length // columns) * columns)
+        layout = batch.layout(length)
         heads = HeadLayout(layout, num_heads, (1, 2, 3), num_rows, device, in_place=kernel == "sdpa")
         queries = HeadLayout(chosen.layout(), num_heads, (1,), len(chosen.tokens), device)
     return AttentionPlan(kernel, dropout, batch, num_rows, heads, chosen, queries)
+
+
+def _recurring(batch: PackedBatch, kernel: Kernel) -> tuple[int, int]:
+    """The number of tokens and the longest sequence; rounded up where a new shape would have to be compiled."""
+    if not _compiles_shapes(kernel, batch.input_ids.device):
+        return batch.num_tokens, batch.max_sequence_length
+    return rounded(batch.num_tokens), -(-batch.max_sequence_length // _COLUMNS) * _COLUMNS
+
+
+def _compiles_shapes(kernel: Kernel, device: torch.device) -> bool:
+    """Whether each shape costs time when it is new (see `rounded`)."""
+    return kernel == "dense" and device.type == "cpu"
 
 
 def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:

@@ -97,10 +97,12 @@ class BertModel(PretrainedModel):
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
             hidden = hidden.index_select(0, at if chosen is None else chosen.others)
+        elif chosen is None:
+            hidden = hidden[: batch.num_tokens]
         return EncoderOutput(
             hidden,
             pooled,
-            tuple(states) if output_hidden_states else None,
+            tuple(state[: batch.num_tokens] for state in states) if output_hidden_states else None,
             tuple(attentions) if output_attentions else None,
         )
 

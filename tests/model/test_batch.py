@@ -89,7 +89,8 @@ def brute_force(qkv, lengths):
 
 
 def plan(lengths, kernel, heads, dropout=0.0):
-    return plan_attention(packed(lengths), kernel, heads, dropout)
+    batch = packed(lengths)
+    return plan_attention(batch, kernel, heads, dropout, batch.layout())
 
 
 @settings(max_examples=25, deadline=None)

@@ -14,7 +14,7 @@ LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda leng
 def tiny(**changes):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return BertConfig(vocab_size=50, max_position_embeddings=8, **sizes | none | changes)
+    return BertConfig(**{"vocab_size": 50, "max_position_embeddings": 8} | sizes | none | changes)
 
 
 def batch_of(lengths):
@@ -61,9 +61,9 @@ def test_what_is_read_and_every_gradient_are_those_of_the_whole_layer(drawn, imp
         owner = torch.bucketize(masked, batch.sequence_starts[1:].long(), right=True)
         most = int(owner.bincount(minlength=1).max())
     encoder = BertModel(tiny()).double()
-    encoder.attention_implementation = implementation
     whole = encoder.encode(batch)
     expected = whole.last_hidden_state[masked], whole.pooler_output
+    encoder.attention_implementation = implementation
     some = encoder.encode(batch, at=masked, most_at=most)
     found = some.last_hidden_state, some.pooler_output
     has_tokens = torch.tensor(lengths)[:, None] > 0
@@ -78,6 +78,21 @@ def test_what_is_read_and_every_gradient_are_those_of_the_whole_layer(drawn, imp
     for ours, theirs in zip(gradients[1], gradients[0], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     assert torch.isfinite(found[1]).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(LENGTHS)
+def test_rows_that_round_a_shape_up_change_no_state_and_no_gradient(lengths):
+    batch = batch_of([length + 5 for length in lengths])
+    encoder = BertModel(tiny(max_position_embeddings=16)).double()
+    results = []
+    for encoder.attention_implementation in ("sdpa", "dense"):
+        encoded = encoder.encode(batch, output_hidden_states=True)
+        states = (encoder.encode(batch).last_hidden_state, encoded.pooler_output, *encoded.hidden_states)
+        loss = sum((state.flatten() ** 2).sum() for state in (*states[:2], states[3]))
+        results.append((*states, *torch.autograd.grad(loss, list(encoder.parameters()))))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [BertForPreTraining, BertForMaskedLM, BertForSequenceClassification])
@@ -105,7 +120,8 @@ def test_the_last_layer_computes_no_more_than_it_has_to():
     assert rows[1:] == [15, 6]
     rows.clear()
     net.forward_packed(batch_of([7] * 50), torch.arange(1, 350, 3), most_masked=3)
-    assert rows == [352, 176] and (rounded(350), rounded(50 + 117)) == (352, 176)
+    net.bert.encode(batch_of([7] * 50))
+    assert rows == [352, 176, 352, 352] and (rounded(350), rounded(50 + 117)) == (352, 176)
 
 
 @given(st.integers(0, 10**6))

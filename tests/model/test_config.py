@@ -145,11 +145,12 @@ def test_flops_are_those_that_torch_counts():
     config = BertConfig.from_preset("tiny", 512, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     net = BertForPreTraining(config)
     net.attention_implementation = "dense"
-    length = 40
-    ids = torch.randint(0, 512, (3, length))
+    # Sizes that are not rounded up.
+    length = 48
+    ids = torch.randint(0, 512, (16, length))
     with FlopCounterMode(display=False) as counter:
         net(ids)
-    estimate = flops_per_token(config, length, masked_fraction=1.0) * 3 * length / 3
+    estimate = flops_per_token(config, length, masked_fraction=1.0) * 16 * length / 3
     assert abs(counter.get_total_flops() / estimate - 1) < 1e-6
 
 
@@ -159,7 +160,6 @@ def test_flops_of_a_training_batch_are_those_that_torch_counts():
     config = BertConfig.from_preset("tiny", 512, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     net = BertForPreTraining(config)
     net.attention_implementation = "dense"
-    # Sizes that are not rounded up.
     batch = PackedBatch.from_padded(torch.randint(0, 512, (16, 48)))
     masked = torch.cat([torch.arange(5, 20) + 48 * row for row in range(16)])
     with FlopCounterMode(display=False) as counter:
