@@ -178,6 +178,17 @@ def rounded(count: int) -> int:
     return -(-count // multiple) * multiple
 
 
+def in_recurring_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What a function makes of each row: [M, H] -> [M, ...].
+
+    Where torch compiles products for their shapes it gets rows of zeros as well, to a number that comes again (see
+    `rounded`).
+    """
+    count, compiles = len(rows), rows.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    more = rounded(count) - count if compiles else 0
+    return function(F.pad(rows, (0, 0, 0, more)))[:count] if more else function(rows)
+
+
 @dataclass(frozen=True)
 class Chosen:
     """N + M tokens, sequence by sequence: the first token of each, for the pooler, and M others.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_attention, plan_for_chosen
-from .batch import PackedBatch
+from .batch import PackedBatch, in_recurring_rows
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, Layers
 from .heads import MaskedLanguageHead, Pooler, classification_head
@@ -210,8 +210,8 @@ class BertWithHead(PretrainedModel):
         Args:
             entries: int64 [S], entries of the vocabulary, each once.
         """
-        scores: Tensor = self.mlm_head(hidden, self.bert.embeddings.word.weight, entries)
-        return scores
+        words = self.bert.embeddings.word.weight
+        return in_recurring_rows(lambda rows: self.mlm_head(rows, words, entries), hidden)
 
     @torch.no_grad()
     def of_layers(self, numbers: Sequence[int]) -> Self:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, cast
 
 from torch import Tensor, nn
 
-from .batch import PackedBatch
+from .batch import PackedBatch, in_recurring_rows
 from .config import BertConfig, ModelError
 from .electra import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraModel
 from .electra_heads import ProjectedEmbeddings
@@ -146,8 +146,7 @@ class DiscriminatorAndGenerator(PretrainedModel):
 
     def replaced_scores(self, batch: PackedBatch) -> Tensor:
         """The discriminator's log odds [T] that each token was replaced."""
-        scores: Tensor = self.discriminator.rtd_head(self.bert.encode(batch).last_hidden_state)
-        return scores
+        return in_recurring_rows(self.discriminator.rtd_head, self.bert.encode(batch).last_hidden_state)
 
 
 def _head_tensors(model: PretrainedModel) -> list[str]:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .batch import PackedBatch
+from .batch import PackedBatch, in_recurring_rows
 from .bert import BertWithHead, place_all, token_loss, unpadded
 from .config import BertConfig, ModelError
 from .outputs import EncoderOutput, LogitsOutput, QuestionAnsweringOutput
@@ -104,8 +104,7 @@ class BertForTokenClassification(BertWithHead):
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
         """Of the places `at`, int64 [M] in [0, T), alone: [M, C]; the last layer is computed for no more."""
-        logits: Tensor = self.classifier(self.bert.encode(batch, at=at).last_hidden_state)
-        return logits
+        return in_recurring_rows(self.classifier, self.bert.encode(batch, at=at).last_hidden_state)
 
 
 class BertForQuestionAnswering(BertWithHead):
@@ -146,8 +145,7 @@ class BertForQuestionAnswering(BertWithHead):
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
         """Of start and end at the places `at`, int64 [M] in [0, T), alone: [M, 2]."""
-        logits: Tensor = self.qa_outputs(self.bert.encode(batch, at=at).last_hidden_state)
-        return logits
+        return in_recurring_rows(self.qa_outputs, self.bert.encode(batch, at=at).last_hidden_state)
 
 
 def _position_loss(logits: Tensor, positions: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from data_prep.examples import Ints
 from data_prep.examples.packing import Examples
 from model import BertConfig, BertForPreTraining
+from model.batch import in_recurring_rows
 from model.blocks import ACTIVATIONS
 from model.families import Family
 from model.heads import vocabulary_scores
@@ -125,9 +126,13 @@ class SpanBoundaryHead(nn.Module):
     ) -> Tensor:
         """States beside the span [B, H] each, places in it int64 [B] -> [B, V], or [B, S] for these entries alone."""
         read = torch.cat([left, right, self.position(offset)], dim=-1)  # [B, 2 H + 200]
-        hidden = self.first_norm(self.activation(self.first(read)))  # [B, H]
-        hidden = self.second_norm(self.activation(self.second(hidden)))
-        return vocabulary_scores(hidden, word_embedding, self.bias, entries)
+
+        def scores(read: Tensor) -> Tensor:
+            hidden = self.first_norm(self.activation(self.first(read)))  # [B, H]
+            hidden = self.second_norm(self.activation(self.second(hidden)))
+            return vocabulary_scores(hidden, word_embedding, self.bias, entries)
+
+        return in_recurring_rows(scores, read)
 
 
 @cache

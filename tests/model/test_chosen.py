@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel, PackedBatch
+from model import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    PackedBatch,
+)
 from model.batch import Chosen, rounded
 
 LENGTHS = st.lists(st.integers(0, 7), min_size=1, max_size=6).filter(lambda lengths: sum(lengths) > 0)
@@ -122,6 +131,31 @@ def test_the_last_layer_computes_no_more_than_it_has_to():
     net.forward_packed(batch_of([7] * 50), torch.arange(1, 350, 3), most_masked=3)
     net.bert.encode(batch_of([7] * 50))
     assert rows == [352, 176, 352, 352] and (rounded(350), rounded(50 + 117)) == (352, 176)
+
+
+@pytest.mark.parametrize("kind", [BertForTokenClassification, BertForQuestionAnswering, BertForPreTraining])
+def test_heads_compute_numbers_of_rows_that_come_again_where_products_are_compiled(kind):
+    net, batch, at = kind(tiny()), batch_of([7] * 50), torch.arange(1, 350, 3)
+    head = {BertForTokenClassification: "classifier", BertForQuestionAnswering: "qa_outputs"}.get(
+        kind, "mlm_head.dense"
+    )
+    rows = []
+    net.get_submodule(head).register_forward_hook(lambda module, given, result: rows.append(len(result)))
+
+    def scores():
+        return net.forward_packed(batch, at)[0] if kind is BertForPreTraining else net.logits_at(batch, at)
+
+    exact = scores()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scores()
+    assert rows == [117, rounded(117)] == [117, 120] and found.shape == exact.shape
+    torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.02 * exact.abs().max().item())
+    gradients = [torch.autograd.grad(part.float().square().sum(), list(net.parameters()), allow_unused=True)
+                 for part in (exact, found)]  # fmt: skip
+    for ours, theirs in zip(*gradients, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05 * ours.abs().max().item() + 1e-6)
 
 
 @given(st.integers(0, 10**6))
