@@ -82,8 +82,8 @@ def correlation(gold: list[int], predicted: list[int]) -> float:
 
 
 def in_cases(every: int):
-    """Some of them, and a thousand in the slow tests."""
-    return pytest.mark.parametrize("seeds", [range(0, 400, every), pytest.param(range(1000), marks=pytest.mark.slow)])
+    """Some of them, and hundreds in the slow tests."""
+    return pytest.mark.parametrize("seeds", [range(0, 400, every), pytest.param(range(600), marks=pytest.mark.slow)])
 
 
 @in_cases(every=1)
