@@ -97,7 +97,7 @@ class BertModel(PretrainedModel):
         pooled = None if self.pooler is None else self.pooler(hidden.index_select(0, first))
         if at is not None:
             hidden = hidden.index_select(0, at if chosen is None else chosen.others)
-        elif chosen is None:
+        else:
             hidden = hidden[: batch.num_tokens]
         return EncoderOutput(
             hidden,
