@@ -35,8 +35,8 @@ _SEED = 2018
 def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Fine-tune once for each fold of `--train`, each in a folder of its own under `--out`; returns that folder.
 
-    results.json there: {"folds", "rows", "validation", "test": {metric: {"mean", "std", "seeds"}}, "baselines", "by"},
-    where "seeds" are the folds, and the score of a fold is the mean over its seeds.
+    results.json there: {"folds", "rows", "validation", "test": {metric: {"mean", "std", "seeds"}}, "baselines", "by"}
+    and what the task adds, where "seeds" are the folds, and the score of a fold is the mean over its seeds.
 
     Args:
         task: what is learned; by default that of `--task`.
@@ -168,6 +168,7 @@ def write_results(
     out: Path, settings: FinetuneSettings, task: Task, found: Sequence[dict], datasets: Sequence[Dataset]
 ) -> None:
     """Write and say what the folds reached together."""
+    of_task, sentences = task.of_folds(found)
     results = {
         "folds": len(found),
         "rows": [dataset.rows() for dataset in datasets],
@@ -178,6 +179,7 @@ def write_results(
             for name in found[0]["baselines"]
         },
         "by": parts_over_folds([fold["by"]["test"] for fold in found]) if datasets[0].columns.part else {},
+        **of_task,
     }
     write_rows(out, settings, found, datasets)
     write_json(out / "results.json", results)
@@ -186,6 +188,8 @@ def write_results(
         say(f"\n{parts_of_folds_table(task.shown, results['by'], f'test, by {datasets[0].columns.part}')}")
     if results["baselines"]:
         say(f"\n{baselines_table(task.shown, results['baselines'], 'test', f'{task.baselines_are}, test')}")
+    for sentence in sentences:
+        say(sentence)
     say(f"\nThe answer to each row, of a model that did not learn from it, is in {out / 'out_of_fold.jsonl'}, and the "
         f"rows whose label is the most doubtful are in {out / 'doubtful.jsonl'}. Each fold's model is in "
         f"{out}/fold-N/final; without --folds all rows train the one to keep.")  # fmt: skip

@@ -389,6 +389,14 @@ class Task(Labels):
         """
         return []
 
+    def of_folds(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+        """What results.json of several folds has beside the scores, and the sentences that say it.
+
+        Args:
+            found: results.json of each fold.
+        """
+        return {}, []
+
     @abstractmethod
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The task's parts of the model card."""

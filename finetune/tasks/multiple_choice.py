@@ -28,6 +28,7 @@ from ..choices import (
     usual_choices,
 )
 from ..collapse import Collapse, where_no_better
+from ..metrics import spread
 from ..mistakes import Mistake, mistakes_markdown
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
@@ -278,6 +279,13 @@ class MultipleChoice(Task):
                 f"{reached:.3f} beside {of_chance['validation']:.3f}."
             )
         return [*sentences, f"\nThe most confident mistakes are in {out / 'mistakes.md'}."]
+
+    def of_folds(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+        """What `results` has, of the test rows of all folds."""
+        least, most = (pick(fold["choices"][name] for fold in found) for name, pick in (("least", min), ("most", max)))
+        of_chance = spread([fold["chance"]["test"] for fold in found])
+        kept = {"choices": {"least": least, "most": most}, "chance": {"test": of_chance}}
+        return kept, [f"one choice at random: test accuracy {of_chance['mean']:.3f}"]
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """Chance stands below the scores."""

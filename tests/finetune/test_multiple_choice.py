@@ -592,11 +592,17 @@ def test_a_model_of_transformers_is_asked(encoder, finished, tmp_path):
         Classifier.load(finished / "final")
 
 
-def test_folds_hold_a_group_together_and_name_doubtful_rows(encoder, files, tmp_path, one_thread):
+def test_folds_hold_a_group_together_and_name_doubtful_rows(encoder, files, tmp_path, one_thread, capsys):
     given_ = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'run'}", "--budget=2steps", *OPTIONS]
     assert main([*given_, "--folds=2", "--seeds=1", "--group-column=patient", "--report-by=site"]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert len(results["test"]["mrr"]["seeds"]) == 2 and set(results["by"]) == {"a", "b"}
+    # Each fold has other rows, and together they have all of them.
+    tested, of_chance = [rows["test"] for rows in results["rows"]], results["chance"]["test"]
+    expected = np.mean([1 / len(row["choices"]) for row in rows_of(files[0])])
+    assert np.average(of_chance["seeds"], weights=tested) == pytest.approx(expected)
+    assert len(set(of_chance["seeds"])) == 2 and results["choices"] == {"least": 2, "most": 4}
+    assert f"one choice at random: test accuracy {of_chance['mean']:.3f}" in capsys.readouterr().out
     doubtful = rows_of(tmp_path / "run" / "doubtful.jsonl")
     assert len(doubtful) == 16 and doubtful[0]["doubt"] >= doubtful[-1]["doubt"] > 0
     row = doubtful[0]
