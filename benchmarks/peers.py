@@ -119,7 +119,9 @@ class TransformersTraining:
             )
         self.model.to(settings.device).train()
         if compiled:
-            self.model.compile(dynamic=True)
+            called = (self.model.bert, self.model.cls.predictions) if masked_rows else (self.model,)
+            for part in called:
+                part.compile(dynamic=True)
         self.device, self.clip_norm, self.masked_rows = settings.device, settings.clip_norm, masked_rows
         self.precision = Precision(settings.device, settings.precision)
         decayed = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
