@@ -28,7 +28,7 @@ from .objective import PretrainingObjective
 from .objectives import make_objective
 from .pretraining import Phase, base_model, make_phases, with_batch_size
 from .report import busy, too_large, too_short
-from .resolve import resolve
+from .resolve import resolve, with_preset
 from .settings import PretrainSettings
 
 # The first step warms up (memory, kernels); the second is timed.
@@ -43,12 +43,13 @@ def dry_run(settings: PretrainSettings) -> None:
     torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
         prepared, whole = _sample(settings, folder)
+        corpus_tokens = round(prepared.num_tokens * whole.train)
+        settings = with_preset(settings, corpus_tokens, prepared.tokenizer.vocab_size)
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())
         model = make_model(settings, prepared, objective).to(settings.device)
         settings = with_batch_size(settings, phases, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
-        corpus_tokens = round(phases[0].stream.num_tokens * whole.train)
         speeds = [
             _measured(learner, phase, part.batch_size, corpus_tokens)
             for phase, (_, part) in zip(phases, settings.phases, strict=True)

@@ -38,7 +38,7 @@ from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
 from .report import Trouble, busy, change_of_length, draw_curves, model_card, no_time, results_table, too_large
-from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused
+from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
 DRAWN_EVERY = 10.0
@@ -172,6 +172,7 @@ class Pretraining:
                  objective: ObjectiveMaker = make_objective):  # fmt: skip
         self.out, self.world, self.interruption = out, world, interruption
         self.prepared = open_corpus(settings, out, world)
+        settings = with_preset(settings, self.prepared.num_tokens, self.prepared.tokenizer.vocab_size)
         self.objective = objective(settings, self.prepared)
         self.phases = make_phases(settings, self.prepared, self.objective, world)
         self.evaluation = self.phases[-1].evaluation

@@ -13,6 +13,7 @@ from model import BertConfig, parameter_count
 from .engine.model_card import metadata, page, table
 from .engine.progress import clock
 from .objective import PretrainingObjective, Row
+from .resolve import PARAMETERS_A_TOKEN
 from .settings import PretrainSettings
 
 FORMS = {"nats": "{:.3f}", "share": "{:.1%}", "count": "{:,.0f}", "number": "{:.3f}"}
@@ -87,8 +88,6 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
 _BUSY = 1.75
 # Fewer steps leave a model where it began.
 _FEWEST_STEPS = 60
-# A model with this many parameters per token of text learns the text by heart.
-_PARAMETERS_A_TOKEN = 5
 
 
 class Trouble:
@@ -118,7 +117,7 @@ class Trouble:
 
 def too_large(parameters: int, tokens: int) -> str | None:
     """A sentence where a model is large for the tokens of its corpus."""
-    if parameters <= _PARAMETERS_A_TOKEN * tokens:
+    if parameters <= PARAMETERS_A_TOKEN * tokens:
         return None
     return (
         f"Warning: the model has {parameters:,} parameters for {tokens:,} tokens of text, and may learn it by heart: "

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_prep.console.screen import say
 from data_prep.settings import PrepSettings
-from model import PRESETS, BertConfig
+from model import PRESETS, BertConfig, parameter_count
 
 from .engine.device import find_device, tokens_a_step
 from .engine.optimizer import peak_learning_rate
@@ -22,6 +22,10 @@ from .settings import FIXED, USUAL, PretrainSettings
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
 _FEW_STEPS = 300
+PARAMETERS_A_TOKEN = 5
+"""With more of them a model may learn its text by heart."""
+# By size, of what `auto` chooses from on a GPU.
+_FOR_GPU = ("micro", "mini", "small", "medium", "base")
 # From the start of the budget to its end (measured on CPUs, for micro: docs/tried.md).
 MASK_SHARE = (0.4, 0.15)
 # What runs did that were begun by versions without these settings.
@@ -50,7 +54,8 @@ def out_folder(settings: PretrainSettings) -> Path:
 def resolve(
     settings: PretrainSettings, config: BertConfig | None = None, has_mlm_head: bool = True
 ) -> PretrainSettings:
-    """Choose every `auto` that concerns training, but the batch size, for which the corpus must be known.
+    """Choose every `auto` that concerns training, but what the corpus must be known for: the batch size, and on a GPU
+    the preset and its learning rate (see `with_preset`).
 
     Args:
         config: of the model to start from, if there is one.
@@ -68,11 +73,12 @@ def resolve(
     if budget == "auto":
         budget = "4m" if settings.prep.corpus == ("builtin",) and not settings.prepared else "30m"
     preset = settings.preset
-    if preset == "auto" and config is None:
-        preset = "base" if on_gpu else _preset_for_cpu(Budget.parse(budget))
-    if config is None and preset not in PRESETS:
+    if preset == "auto" and config is None and not on_gpu:
+        preset = _preset_for_cpu(Budget.parse(budget))
+    # On a GPU the size of the text decides, which nobody knows yet.
+    is_open = preset == "auto" and config is None
+    if config is None and not is_open and preset not in PRESETS:
         raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
-    hidden_size = config.hidden_size if config else BertConfig.from_preset(preset, vocab_size=128).hidden_size
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
     layers = settings.keep_layers
     if layers == "auto":
@@ -88,7 +94,7 @@ def resolve(
         "budget": budget,
         "mask_share": MASK_SHARE,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
-        "learning_rate": peak_learning_rate(optimizer, hidden_size, share),
+        "learning_rate": "auto" if is_open else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
@@ -99,6 +105,20 @@ def resolve(
         say(f"The learning rate is {of}that of a fresh model, {why} (--learning-rate sets another).")
     out = str(out_folder(settings))
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
+
+
+def with_preset(settings: PretrainSettings, tokens: int, vocab_size: int) -> PretrainSettings:
+    """The settings with a preset where `resolve` left it open, and with what follows from it: the largest up to base
+    with no more than `PARAMETERS_A_TOKEN` parameters for each of the `tokens` to learn from, at least micro."""
+    if settings.preset != "auto" or settings.starts_from is not None:
+        return settings
+    counts = {name: parameter_count(BertConfig.from_preset(name, vocab_size)) for name in _FOR_GPU}
+    fitting = [name for name, count in counts.items() if count <= PARAMETERS_A_TOKEN * tokens]
+    return resolve(replace(settings, preset=fitting[-1] if fitting else _FOR_GPU[0]))
+
+
+def _hidden_size(preset: str, config: BertConfig | None) -> int:
+    return config.hidden_size if config else BertConfig.from_preset(preset, vocab_size=128).hidden_size
 
 
 def _require_family(settings: PretrainSettings, config: BertConfig) -> None:
