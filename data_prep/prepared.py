@@ -264,11 +264,6 @@ class PreparedCorpus:
     def validation(self) -> list[Shard]:
         return read_shards(self.folder / "validation")
 
-    @cached_property
-    def num_tokens(self) -> int:
-        """Of the text to learn from."""
-        return sum(len(shard.ids) for shard in self.train)
-
     def pairs(self, part: str) -> list[dict[str, np.ndarray]]:
         """The stored pairs of each shard of a part (see `read_pairs`)."""
         return read_pairs(self.folder / f"{part}_pairs")

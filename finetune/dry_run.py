@@ -19,6 +19,7 @@ from pretrain.engine.plan import Needs, nearest, seconds_a_step
 from pretrain.engine.progress import clock
 from pretrain.engine.settings import Budget
 from pretrain.engine.step import Learner
+from pretrain.engine.threads import busy
 
 from .auxiliary import Masking
 from .batches import BatchMaker, Encoded
@@ -178,8 +179,9 @@ def _print_plan(
             "nearest run measured": _nearest(dataset.task.name, len(dataset.train)),
         }
     )
-    if needs.warning:
-        say(needs.warning)
+    for warning in (needs.warning, busy(longest.settings)):
+        if warning:
+            say(warning)
 
 
 def _nearest(task: str, rows: int) -> str:

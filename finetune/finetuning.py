@@ -14,6 +14,7 @@ from pretrain.engine.distributed import World
 from pretrain.engine.folder import weights_digest
 from pretrain.engine.process import Interruption
 from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
+from pretrain.engine.threads import busy
 
 from .batches import Encoded
 from .candidates import Search, paper_grid, ways
@@ -157,3 +158,5 @@ def introduce(settings: FinetuneSettings) -> None:
         f"Fine-tuning {start} {settings.model}{how}, dropout {settings.dropout:g}, {settings.precision} on "
         f"{settings.device}{seeds}{taught}.\n{Machine.here(settings.device)}."
     )
+    if warning := busy(settings):
+        say(warning)

@@ -23,11 +23,12 @@ from .engine.plan import Needs, nearest, seconds_a_step
 from .engine.progress import clock
 from .engine.settings import Budget
 from .engine.step import Learner, step
+from .engine.threads import busy
 from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
 from .pretraining import Phase, base_model, make_phases, with_batch_size
-from .report import busy, too_large, too_short
+from .report import too_large, too_short
 from .resolve import resolve, with_preset
 from .settings import PretrainSettings
 
@@ -43,7 +44,7 @@ def dry_run(settings: PretrainSettings) -> None:
     torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
         prepared, whole = _sample(settings, folder)
-        corpus_tokens = round(prepared.num_tokens * whole.train)
+        corpus_tokens = round(prepared.manifest["train"]["tokens"] * whole.train)
         settings = with_preset(settings, corpus_tokens, prepared.tokenizer.vocab_size)
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())
@@ -177,7 +178,7 @@ def _print_plan(
         needs.warning,
         too_large(parameters, corpus.tokens),
         None if settings.starts_from else too_short(steps, budget.unit == "seconds"),
-        busy(settings.device),
+        busy(settings),
     ):
         if warning:
             say(warning)

@@ -33,11 +33,11 @@ from .engine.progress import MetricsFile, Progress, Silence
 from .engine.settings import Budget, PretrainError, Schedule
 from .engine.stage import SETTINGS_FILE, as_before, stage
 from .engine.step import Learner
-from .engine.threads import Threads
+from .engine.threads import Threads, busy
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
-from .report import Trouble, busy, change_of_length, draw_curves, model_card, no_time, results_table, too_large
+from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large
 from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
@@ -172,7 +172,7 @@ class Pretraining:
                  objective: ObjectiveMaker = make_objective):  # fmt: skip
         self.out, self.world, self.interruption = out, world, interruption
         self.prepared = open_corpus(settings, out, world)
-        settings = with_preset(settings, self.prepared.num_tokens, self.prepared.tokenizer.vocab_size)
+        settings = with_preset(settings, self.prepared.manifest["train"]["tokens"], self.prepared.tokenizer.vocab_size)
         self.objective = objective(settings, self.prepared)
         self.phases = make_phases(settings, self.prepared, self.objective, world)
         self.evaluation = self.phases[-1].evaluation
@@ -339,7 +339,7 @@ class Pretraining:
         )
         say(f"{self.machine}.")
         tokens = self.prepared.manifest["train"]["tokens"]
-        for warning in (too_large(parameters, tokens), busy(settings.device)):
+        for warning in (too_large(parameters, tokens), busy(settings)):
             if warning:
                 say(warning)
         if run.world.size > 1:

@@ -1,7 +1,6 @@
 """What a person sees of a pretraining: results beside their baselines, curves, warnings, the model card."""
 
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
@@ -84,8 +83,6 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         figure.savefig(temporary, format="png", dpi=110)
 
 
-# Processes that want to run, for each core.
-_BUSY = 1.75
 # Fewer steps leave a model where it began.
 _FEWEST_STEPS = 60
 
@@ -122,17 +119,6 @@ def too_large(parameters: int, tokens: int) -> str | None:
     return (
         f"Warning: the model has {parameters:,} parameters for {tokens:,} tokens of text, and may learn it by heart: "
         "take a smaller --preset, give more text, or continue from an existing BERT with --init-from."
-    )
-
-
-def busy(device: str) -> str | None:
-    """A sentence where other programs use the cores."""
-    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    if device != "cpu" or load < _BUSY * cores:
-        return None
-    return (
-        f"Warning: {load:.0f} processes want the {cores} cores of this machine, so training gets a share of them only: "
-        "end the others for full speed."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Self
 
 import torch
 
+from .device import available_cores
 from .settings import Budget, LoopSettings
 
 # A rate means something after a second and two steps, or after two seconds.
@@ -28,6 +29,8 @@ _BETTER, _HOPELESS, _SLOW = 1.1, 0.5, 0.7
 # How idle the core of another thread must have been for that number to be tried; and for how many seconds it is looked
 # which cores are idle before the first step.
 _ROOM, _LOOK = 0.5, 0.2
+# Processes that want to run, for each core of a busy machine.
+_CROWDED = 1.75
 
 
 class IdleCores:
@@ -69,6 +72,32 @@ class IdleCores:
                 user, nice, system, idle, waiting, *rest = map(int, columns[:8])
                 times[int(core)] = nice + idle + waiting, user + nice + system + idle + waiting + sum(rest)
         return times
+
+
+def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None) -> str | None:
+    """A sentence where other programs use cores that the threads of a run want.
+
+    Args:
+        idle: how many cores were idle since it was last asked, or None where that is not known.
+    """
+    threads, cores = int(settings.threads), available_cores()
+    if settings.device != "cpu":
+        return None
+    idle = idle or IdleCores()
+    idle()
+    time.sleep(_LOOK)
+    there = idle()
+    if there is None:
+        there = 0.0 if os.getloadavg()[0] >= _CROWDED * cores else float(cores)
+    if there > threads - _ROOM:
+        return None
+    others = f"Warning: other programs use about {max(1, round(cores - there))} of the {cores} cores"
+    if threads == 1 or not Budget.parse(settings.budget).is_counted:
+        return f"{others}, so training gets a share of them only: end the others for full speed."
+    return (
+        f"{others}, and threads wait for each other: {threads} of them may be several times slower than "
+        f"{max(1, round(there))}. Give --threads {max(1, round(there))}, or end the others."
+    )
 
 
 class Window:

@@ -1,12 +1,10 @@
 """Runs that do not learn as they should are told so, once for each trouble, with what to do."""
 
-import os
-
 import numpy as np
 import pytest
 
 from pretrain.objectives import bert_objective
-from pretrain.report import Trouble, busy, change_of_length, too_large, too_short
+from pretrain.report import Trouble, change_of_length, too_large, too_short
 
 
 def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
@@ -69,11 +67,3 @@ def test_a_budget_that_is_too_short_is_said():
 def test_a_return_to_shorter_examples_is_said_with_its_reason():
     assert change_of_length(24, 48, 8) == "From here on the examples have up to 48 tokens, 8 of them a step."
     assert change_of_length(48, 24, 16).startswith("The larger budget has more of the shorter examples. From here on")
-
-
-@pytest.mark.parametrize(("load", "device", "expected"), [
-    (1.0, "cpu", False), (2.0, "cpu", True), (2.0, "cuda", False),
-])  # fmt: skip
-def test_a_machine_that_is_busy_is_said(load, device, expected, monkeypatch):
-    monkeypatch.setattr(os, "getloadavg", lambda: (load * os.cpu_count(), 0.0, 0.0))
-    assert bool(busy(device)) == expected

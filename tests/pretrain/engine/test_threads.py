@@ -1,14 +1,17 @@
 """How the number of threads follows what else runs: on machines of which only the speeds are known."""
 
 import os
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrain.engine.device import available_cores
 from pretrain.engine.settings import LoopSettings
-from pretrain.engine.threads import IdleCores, Threads
+from pretrain.engine.threads import IdleCores, Threads, busy
 
 TOKENS = 7_000
 
@@ -99,6 +102,28 @@ def test_idle_cores_are_unknown_without_counters(tmp_path):
     idle = IdleCores(tmp_path / "stat")
     assert idle() is None
     assert idle() is None
+
+
+@pytest.mark.parametrize(("threads", "budget", "idle", "expected"), [
+    (4, "3epochs", 4.0, None), (4, "3epochs", 3.6, None), (1, "3epochs", 0.9, None), (2, "1h", 2.0, None),
+    (4, "3epochs", 2.9, "about 1 of the 4 cores.* several times slower than 3. Give --threads 3"),
+    (4, "9steps", 0.1, "about 4 of the 4 cores.* several times slower than 1. Give --threads 1"),
+    (2, "9steps", 1.0, "about 3 of the 4 cores.*: 2 of them may be .* slower than 1. Give --threads 1"),
+    (1, "9steps", 0.1, "a share of them only"), (4, "1h", 1.0, "about 3 of the 4 cores, .* a share of them only"),
+])  # fmt: skip
+def test_cores_that_others_use_are_said(threads, budget, idle, expected, monkeypatch):
+    monkeypatch.setattr("pretrain.engine.threads.available_cores", lambda: 4)
+    asked = LoopSettings(threads=threads, budget=budget, device="cpu")
+    found = busy(asked, lambda: idle)
+    assert found is None if expected is None else re.search(expected, found)
+    assert busy(replace(asked, device="cuda"), lambda: idle) is None
+
+
+@pytest.mark.parametrize(("load", "expected"), [(1.0, False), (2.0, True)])
+def test_where_no_core_is_counted_the_load_tells(load, expected, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * available_cores(), 0.0, 0.0))
+    asked = LoopSettings(threads=2, budget="9steps", device="cpu")
+    assert bool(busy(asked, lambda: None)) == expected
 
 
 def test_a_program_that_comes_and_goes_is_followed():
