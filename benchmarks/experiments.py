@@ -127,7 +127,7 @@ SETS = {
         models=_FEW_MODELS,
     ),
     "unanswerable": Labelled(
-        "SQuAD 2.0, a part, with questions that have no answer",
+        "SQuAD 2.0, a part, with questions that have no answer (ours: 5,962 steps)",
         "squad-v2-part",
         "json",
         score=("f1", "F1"),
@@ -292,7 +292,7 @@ for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
         RUNS[f"{name}_10m_{seed}"] = pretraining(arguments.strip())
-# As many steps as the hour of the tables took, where a GPU takes a minute for them.
+# As many steps as the last of three hours took, where a GPU takes a minute for them.
 RUNS["articles_hours_steps"] = pretraining(
     "--prepared {articles} --preset mini --budget 5962steps --batch-size 64 --softmax sampled --threads 1"
 )

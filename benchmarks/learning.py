@@ -45,7 +45,7 @@ from data_prep.console import command_line
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from pretrain.engine.folder import whole_folder
-from pretrain.resolve import resolve
+from pretrain.resolve import resolve, with_preset
 from pretrain.settings import PretrainSettings
 
 MINUTES, QUICK_MINUTES = 10.0, 0.2
@@ -115,6 +115,8 @@ class Bench:
         if given.recipes and not given.peers:
             raise UserError("--recipes needs the learning rates of transformers: leave --peers out, or give it some")
         self.given, self.corpus = given, corpus
+        size = corpus.manifest["train"]["tokens"], corpus.tokenizer.vocab_size
+        given.preset = with_preset(resolve(our_settings(given, terms, [])), *size).preset
         self.ours = our_runs(given, terms, variants)
         on = machine(terms.settings(given.prepared).device)
         self.title = (

@@ -224,7 +224,7 @@ class Span(NamedTuple):
 def fitted(first: int, second: int, capacity: int) -> tuple[int, int]:
     """Lengths of two segments after tokens are taken off the longer one until both fit together.
 
-    The same numbers as `truncation="longest_first"` of `tokenizers` (but of 0.23.1 and 0.23.2).
+    The same numbers as `truncation="longest_first"` of `tokenizers` (except 0.23.1 and 0.23.2).
     """
     if first + second <= capacity:
         return first, second

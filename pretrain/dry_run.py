@@ -29,7 +29,7 @@ from .objective import PretrainingObjective
 from .objectives import make_objective
 from .pretraining import Phase, base_model, make_phases, with_batch_size
 from .report import too_large, too_short
-from .resolve import resolve, with_preset
+from .resolve import is_open, resolve, with_preset
 from .settings import PretrainSettings
 
 # The first step warms up (memory, kernels); the second is timed.
@@ -45,6 +45,8 @@ def dry_run(settings: PretrainSettings) -> None:
     with temporary_folder() as folder:
         prepared, whole = _sample(settings, folder)
         corpus_tokens = round(prepared.manifest["train"]["tokens"] * whole.train)
+        if is_open(settings) and not whole.is_known:
+            say("How much text there is, is not known: the plan is of a model for the sample (--preset sets one).")
         settings = with_preset(settings, corpus_tokens, prepared.tokenizer.vocab_size)
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())

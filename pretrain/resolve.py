@@ -76,8 +76,8 @@ def resolve(
     if preset == "auto" and config is None and not on_gpu:
         preset = _preset_for_cpu(Budget.parse(budget))
     # On a GPU the size of the text decides, which nobody knows yet.
-    is_open = preset == "auto" and config is None
-    if config is None and not is_open and preset not in PRESETS:
+    waits = preset == "auto" and config is None
+    if config is None and not waits and preset not in PRESETS:
         raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
     layers = settings.keep_layers
@@ -94,7 +94,7 @@ def resolve(
         "budget": budget,
         "mask_share": MASK_SHARE,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
-        "learning_rate": "auto" if is_open else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
+        "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
@@ -107,10 +107,16 @@ def resolve(
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
 
 
+def is_open(settings: PretrainSettings) -> bool:
+    """Whether `resolve` left the preset to `with_preset`."""
+    return settings.preset == "auto" and settings.starts_from is None
+
+
 def with_preset(settings: PretrainSettings, tokens: int, vocab_size: int) -> PretrainSettings:
     """The settings with a preset where `resolve` left it open, and with what follows from it: the largest up to base
-    with no more than `PARAMETERS_A_TOKEN` parameters for each of the `tokens` to learn from, at least micro."""
-    if settings.preset != "auto" or settings.starts_from is not None:
+    of which a BERT has no more than `PARAMETERS_A_TOKEN` parameters for each of the `tokens` to learn from, at least
+    micro."""
+    if not is_open(settings):
         return settings
     counts = {name: parameter_count(BertConfig.from_preset(name, vocab_size)) for name in _FOR_GPU}
     fitting = [name for name, count in counts.items() if count <= PARAMETERS_A_TOKEN * tokens]

@@ -80,6 +80,8 @@ def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None)
     Args:
         idle: how many cores were idle since it was last asked, or None where that is not known.
     """
+    # Fine-tuning that chooses among budgets has none yet: they are of epochs.
+    is_counted = settings.budget == "auto" or Budget.parse(settings.budget).is_counted
     threads, cores = int(settings.threads), available_cores()
     if settings.device != "cpu":
         return None
@@ -88,15 +90,16 @@ def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None)
     time.sleep(_LOOK)
     there = idle()
     if there is None:
-        there = 0.0 if os.getloadavg()[0] >= _CROWDED * cores else float(cores)
-    if there > threads - _ROOM:
+        there = 0.0 if os.getloadavg()[0] >= _CROWDED * (os.cpu_count() or 1) else float(cores)
+    if there > min(threads, cores) - _ROOM:
         return None
     others = f"Warning: other programs use about {max(1, round(cores - there))} of the {cores} cores"
-    if threads == 1 or not Budget.parse(settings.budget).is_counted:
+    if threads == 1 or not is_counted:
         return f"{others}, so training gets a share of them only: end the others for full speed."
+    fewer = max(1, round(there))
     return (
-        f"{others}, and threads wait for each other: {threads} of them may be several times slower than "
-        f"{max(1, round(there))}. Give --threads {max(1, round(there))}, or end the others."
+        f"{others}, and threads wait for each other: {threads} of them may be half as fast as {fewer}, or less. "
+        f"End the others, or start anew with --threads {fewer} and another --out."
     )
 
 

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
+from finetune.finetuning import introduce
+from finetune.resolve import resolve
 from finetune.run import main
+from finetune.settings import FinetuneSettings
 
 
 def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, write_rows, tmp_path, capsys):
@@ -43,3 +46,14 @@ def test_no_text_is_in_the_plan_where_it_is_forbidden(encoder, make_rows, write_
     assert main([f"--model={encoder}", f"--train={train}", "--dry-run", "--show-text=no", "--device=cpu"]) == 0
     printed = capsys.readouterr().out
     assert "Example" not in printed and "[CLS]" not in printed and "The plan" in printed
+
+
+def test_cores_that_others_use_are_said(encoder, make_rows, write_rows, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pretrain.engine.threads.IdleCores", lambda: lambda: 0.2)
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(60))}", "--batch-size=8", "--budget=2steps"]
+    given += ["--device=cpu", "--threads=2", "--seeds=1", f"--out={tmp_path / 'run'}"]
+    for more in ("--dry-run", "--evaluations=1"):
+        assert main([*given, more]) == 0
+        assert capsys.readouterr().out.count("2 of them may be half as fast as 1") == 1
+    introduce(resolve(FinetuneSettings(model=str(encoder), grid="paper", device="cpu", threads=2, seeds=1)))
+    assert "2 of them may be half as fast as 1" in capsys.readouterr().out
