@@ -75,7 +75,8 @@ class IdleCores:
 
 
 def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None) -> str | None:
-    """A sentence where other programs use cores that the threads of a run want.
+    """A sentence where other programs use cores that the threads of a run want. Several threads wait for each other, so
+    for them it looks for a moment which cores are idle; for one thread the load of the last minute tells.
 
     Args:
         idle: how many cores were idle since it was last asked, or None where that is not known.
@@ -85,10 +86,7 @@ def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None)
     threads, cores = int(settings.threads), available_cores()
     if settings.device != "cpu":
         return None
-    idle = idle or IdleCores()
-    idle()
-    time.sleep(_LOOK)
-    there = idle()
+    there = _looked(idle or IdleCores()) if threads > 1 else None
     if there is None:
         there = 0.0 if os.getloadavg()[0] >= _CROWDED * (os.cpu_count() or 1) else float(cores)
     if there > min(threads, cores) - _ROOM:
@@ -101,6 +99,13 @@ def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None)
         f"{others}, and threads wait for each other: {threads} of them may be half as fast as {fewer}, or less. "
         f"End the others, or start anew with --threads {fewer} and another --out."
     )
+
+
+def _looked(idle: Callable[[], float | None]) -> float | None:
+    """How many cores are idle now, for `_LOOK` seconds."""
+    idle()
+    time.sleep(_LOOK)
+    return idle()
 
 
 class Window:
@@ -176,9 +181,7 @@ class Threads:
 
     def __enter__(self) -> Self:
         if self.may_change:
-            self._idle()
-            time.sleep(_LOOK)
-            idle = self._idle()
+            idle = _looked(self._idle)
             self._begin(self.most if idle is None else max(1, min(self.most, round(idle))))
             self._use(self.number)
         return self
