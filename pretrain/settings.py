@@ -39,7 +39,7 @@ class PretrainSettings(LoopSettings):
     """Train on this prepared corpus (a folder that data_prep wrote) and prepare nothing."""
     preset: str = "auto"
     """Layers x width: tiny 2x128, micro 4x128, mini 4x256, small 4x512, medium 8x512, base 12x768, large 24x1024. auto:
-    on a CPU micro up to 10 minutes, else mini; on a GPU the largest up to base with 5 parameters a token."""
+    on a CPU micro up to 10 minutes, else mini; on a GPU up to base, with at most 5 parameters a token."""
     family: Literal["auto", "bert", "albert"] = "auto"
     """Architecture of a fresh model. auto: the one of the objective."""
     init_from: str | None = None
