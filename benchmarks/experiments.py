@@ -292,7 +292,7 @@ for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
         RUNS[f"{name}_10m_{seed}"] = pretraining(arguments.strip())
-# As many steps as the last of three hours took, where a GPU takes a minute for them.
+# As many steps as the last of three hours took: it can be interrupted, and computed on any machine.
 RUNS["articles_hours_steps"] = pretraining(
     "--prepared {articles} --preset mini --budget 5962steps --batch-size 64 --softmax sampled --threads 1"
 )
