@@ -1,5 +1,5 @@
-"""Self-attention inside the sequences of a packed batch, by three kernels that give the same numbers (scaled
-dot-product attention, Vaswani et al. 2017, section 3.2.1)."""
+"""Self-attention inside the sequences of a packed batch, by four kernels that give the same numbers (scaled dot-product
+attention, Vaswani et al. 2017, section 3.2.1)."""
 
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -9,15 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .batch import Chosen, PackedBatch, PaddingLayout, gathered, rounded
-from .blocks import dropped
+from .blocks import dropped, has_level
+from .chunks import Chunk, chunked_attention, chunks_of
 from .config import ModelError
 
-IMPLEMENTATIONS = ("auto", "varlen", "sdpa", "dense")
-Kernel = Literal["varlen", "sdpa", "dense"]
+IMPLEMENTATIONS = ("auto", "varlen", "chunked", "sdpa", "dense")
+Kernel = Literal["varlen", "chunked", "sdpa", "dense"]
 
-_LONGEST_DENSE = 512
-"""Rows up to here go through plain matrix products in bfloat16 on the CPU: there the backward pass of torch's
-fused kernel takes two to four times as long."""
+_LONGEST_WRITTEN_OUT = 512
+"""Sequences up to here go through plain matrix products in bfloat16 on the CPU: there the backward pass of torch's
+fused kernel takes several times as long."""
 
 _COLUMNS = 16
 """Lengths of rectangles are rounded up to multiples of this on the CPU (see `rounded`)."""
@@ -107,13 +108,17 @@ class AttentionPlan:
     """The tokens that the last layer is computed for; None if for all."""
     queries: HeadLayout | None = None
     """The rectangle of the chosen tokens, with `heads` and `chosen`."""
+    chunks: tuple[Chunk, ...] = ()
+    """Of "chunked"."""
+    query_chunks: tuple[Chunk, ...] = ()
+    """The same where the queries are those of the chosen tokens."""
 
 
 def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: float, head_size: int) -> Kernel:
     """The kernel for one of IMPLEMENTATIONS.
 
-    "auto" takes varlen where it can run, on the CPU dense where that is faster, else sdpa. Raises ModelError where
-    "varlen" is asked for and cannot run.
+    "auto" takes varlen where it can run; on the CPU chunked, or else dense, where that is faster; or sdpa. Raises
+    ModelError where "varlen" or "chunked" is asked for and cannot run.
 
     Args:
         dtype: of the weights; autocast is looked up here.
@@ -123,13 +128,22 @@ def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: f
     device = batch.input_ids.device
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
-    obstacle = _varlen_obstacle(device, dtype, dropout, head_size)
-    if obstacle is None:
+    obstacles: dict[Kernel, str | None] = {
+        "varlen": _varlen_obstacle(device, dtype, dropout, head_size),
+        "chunked": _chunked_obstacle(device, dropout),
+    }
+    for kernel, obstacle in obstacles.items():
+        if asked == kernel:
+            if obstacle:
+                raise ModelError(f'attention_implementation "{kernel}" {obstacle}; use "auto".')
+            return kernel
+    if obstacles["varlen"] is None:
         return "varlen"
-    if asked == "varlen":
-        raise ModelError(f'attention_implementation "varlen" {obstacle}; use "auto".')
-    is_short = batch.max_sequence_length <= _LONGEST_DENSE
-    return "dense" if device.type == "cpu" and dtype == torch.bfloat16 and is_short else "sdpa"
+    # On the CPU torch's kernel is fused only without dropout, and its backward pass is slow in bfloat16.
+    written_out = dropout > 0 or (dtype == torch.bfloat16 and batch.max_sequence_length <= _LONGEST_WRITTEN_OUT)
+    if device.type == "cpu" and written_out:
+        return "dense" if obstacles["chunked"] else "chunked"
+    return "sdpa"
 
 
 def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, head_size: int) -> str | None:
@@ -146,6 +160,16 @@ def _varlen_obstacle(device: torch.device, dtype: torch.dtype, dropout: float, h
     return None
 
 
+def _chunked_obstacle(device: torch.device, dropout: float) -> str | None:
+    if device.type != "cpu":
+        return "needs a CPU"
+    if torch.compiler.is_compiling():
+        return "cannot be compiled"
+    if dropout > 0 and not has_level(dropout):
+        return "cannot drop nearly all attention weights (give a lower attention_probs_dropout_prob)"
+    return None
+
+
 def plan_attention(
     batch: PackedBatch, kernel: Kernel, num_heads: int, dropout: float = 0.0, layout: PaddingLayout | None = None
 ) -> AttentionPlan:
@@ -153,6 +177,7 @@ def plan_attention(
 
     Args:
         layout: the rectangle that sdpa and dense see, and that the weights come in; if None, one that holds them.
+            That of "chunked" has the tokens of each sequence in its first columns.
     """
     heads, device, num_rows = None, batch.input_ids.device, batch.num_tokens
     if layout is None:
@@ -160,7 +185,7 @@ def plan_attention(
     if kernel != "varlen":
         layout = layout or batch.layout(length)
         heads = HeadLayout(layout, num_heads, (1, 3), num_rows, device, in_place=kernel == "sdpa")
-    return AttentionPlan(kernel, dropout, batch, num_rows, heads)
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chunks=_chunks(batch, kernel, heads))
 
 
 def plan_for_chosen(
@@ -174,7 +199,18 @@ def plan_for_chosen(
         layout = batch.layout(length)
         heads = HeadLayout(layout, num_heads, (1, 2, 3), num_rows, device, in_place=kernel == "sdpa")
         queries = HeadLayout(chosen.layout(), num_heads, (1,), len(chosen.tokens), device)
-    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chosen, queries)
+    chunks, query_chunks = _chunks(batch, kernel, heads), _chunks(batch, kernel, heads, queries)
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chosen, queries, chunks, query_chunks)
+
+
+def _chunks(
+    batch: PackedBatch, kernel: Kernel, heads: HeadLayout | None, queries: HeadLayout | None = None
+) -> tuple[Chunk, ...]:
+    """The chunks of keys in `heads`, and of queries in `queries`; each key is one where that is None."""
+    if kernel != "chunked" or heads is None:
+        return ()
+    lengths = batch.sequence_starts.diff().tolist()
+    return chunks_of(lengths, heads.num_heads, heads.length, _COLUMNS, queries.length if queries else None)
 
 
 def _recurring(batch: PackedBatch, kernel: Kernel) -> tuple[int, int]:
@@ -186,7 +222,7 @@ def _recurring(batch: PackedBatch, kernel: Kernel) -> tuple[int, int]:
 
 def _compiles_shapes(kernel: Kernel, device: torch.device) -> bool:
     """Whether each shape costs time when it is new (see `rounded`)."""
-    return kernel == "dense" and device.type == "cpu"
+    return kernel in ("chunked", "dense") and device.type == "cpu"
 
 
 def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
@@ -196,7 +232,7 @@ def attend(qkv: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor | None]:
         starts, longest = plan.batch.sequence_starts, plan.batch.max_sequence_length
         return varlen_attention(query, key, value, starts, longest, plan.batch), None
     query, key, value = plan.heads.split(qkv)  # [N, A, L, D] each
-    context, weights = _in_rectangles(query, key, value, plan.heads.key_mask, plan)
+    context, weights = _in_rectangles(query, key, value, plan, plan.chunks)
     return plan.heads.join(context), weights  # [T, A, D]
 
 
@@ -208,7 +244,7 @@ def attend_from_chosen(query: Tensor, key_value: Tensor, plan: AttentionPlan, ch
     assert plan.queries is not None
     (query,) = plan.queries.split(query[:, None])  # [N, A, Q, D]
     key, value = plan.heads.split(key_value)  # [N, A, L, D] each
-    context, _ = _in_rectangles(query, key, value, plan.heads.key_mask, plan)
+    context, _ = _in_rectangles(query, key, value, plan, plan.query_chunks)
     return plan.queries.join(context)  # [R, A, D]
 
 
@@ -227,13 +263,16 @@ def varlen_attention(
 
 
 def _in_rectangles(
-    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, plan: AttentionPlan
+    query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, chunks: tuple[Chunk, ...]
 ) -> tuple[Tensor, Tensor | None]:
     """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D], and the weights [N, A, Q, L] if dense."""
+    assert plan.heads is not None
+    mask = plan.heads.key_mask
     if plan.kernel == "dense":
-        return dense_attention(query, key, value, key_mask, plan.dropout)
-    # By torch's kernel; on the CPU fused only without dropout.
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=key_mask, dropout_p=plan.dropout), None
+        return dense_attention(query, key, value, mask, plan.dropout)
+    if plan.kernel == "chunked":
+        return chunked_attention(query, key, value, mask, plan.dropout, chunks), None
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=plan.dropout), None
 
 
 def dense_attention(
@@ -241,7 +280,7 @@ def dense_attention(
 ) -> tuple[Tensor, Tensor]:
     """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D] and the weights [N, A, Q, L].
 
-    Written out: the reference for the other two. In the rows of padding neither means anything.
+    Written out: the reference for the others. In the rows of padding neither means anything.
     """
     shape = query.shape[:2]
     query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # [N * A, Q, D], [N * A, L, D] twice

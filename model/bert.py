@@ -40,7 +40,7 @@ class BertModel(PretrainedModel):
 
     @property
     def attention_implementation(self) -> str:
-        """One of "auto", "varlen", "sdpa", "dense"; raises ModelError for another name."""
+        """One of "auto", "varlen", "chunked", "sdpa", "dense"; raises ModelError for another name."""
         return self._attention_implementation
 
     @attention_implementation.setter
@@ -189,7 +189,7 @@ class BertWithHead(PretrainedModel):
 
     @property
     def attention_implementation(self) -> str:
-        """One of "auto", "varlen", "sdpa", "dense", for all layers."""
+        """One of "auto", "varlen", "chunked", "sdpa", "dense", for all layers."""
         return self.bert.attention_implementation
 
     @attention_implementation.setter

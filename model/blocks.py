@@ -49,23 +49,39 @@ class Dropout(nn.Module):
 def dropped(values: Tensor, p: float) -> Tensor:
     """`values` with each zero with probability `p`, else scaled by 1 / (1 - p); torch's default generator decides.
 
-    Torch draws a number of 64 bits for each value on a CPU; this makes eight of it. A threshold between two of their
-    levels is rounded at random, once a call, in such a way that every value is zero with probability `p` exactly.
+    Torch draws a number of 64 bits for each value on a CPU; this makes eight of it.
     """
-    threshold = p * _LEVELS
     # A compiler draws its own numbers, inside the operations around.
-    if values.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < threshold <= _LEVELS - 1:
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not has_level(p):
         return F.dropout(values, p)
-    return _Dropped.apply(values, int(threshold + torch.rand(()).item()), 1 / (1 - p))
+    return _Dropped.apply(values, level_of(p), 1 / (1 - p))
+
+
+def has_level(p: float) -> bool:
+    """Whether `level_of` has a level for a probability; none of 0, nor of nearly 1."""
+    return 0 < p * _LEVELS <= _LEVELS - 1
+
+
+def level_of(p: float) -> int:
+    """The level under which a share `p` of `drawn_levels` is.
+
+    A probability between two of the levels is rounded at random, once a call, in such a way that every value is under
+    it with probability `p` exactly.
+    """
+    return int(p * _LEVELS + torch.rand(()).item()) - _LEVELS // 2
+
+
+def drawn_levels(shape: torch.Size) -> Tensor:
+    """int8 of a shape, on the CPU: each of the 256 levels, from -128 to 127, is as probable."""
+    count = shape.numel()
+    numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)
+    return numbers.view(torch.int8)[:count].view(shape)
 
 
 class _Dropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, threshold: int, scale: float) -> Tensor:
-        count = values.numel()
-        numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.int8)
-        keep = torch.empty_like(values)
-        torch.ge(numbers[:count].view(values.shape), threshold - _LEVELS // 2, out=keep)
+    def forward(ctx: Any, values: Tensor, level: int, scale: float) -> Tensor:
+        keep = torch.ge(drawn_levels(values.shape), level, out=torch.empty_like(values))
         ctx.save_for_backward(keep)
         ctx.scale = scale
         return (values * keep).mul_(scale)

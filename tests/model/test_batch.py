@@ -111,7 +111,7 @@ def test_sdpa_and_dense_equal_brute_force_in_value_and_gradient(lengths, heads):
         torch.testing.assert_close(grad, results[0][1], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "dense"])
+@pytest.mark.parametrize("implementation", ["sdpa", "dense", "chunked"])
 def test_attention_dropout_is_honoured_and_keeps_the_mean(implementation):
     lengths = [5, 3]
     qkv = torch.randn(8, 3, 2, 4)
@@ -168,11 +168,18 @@ def test_auto_takes_the_function_that_can_run():
     batch, long = packed([4, 6]), packed([600])
     common = {"dropout": 0.0, "head_size": 8}
     assert choose_kernel("auto", batch, torch.float32, **common) == "sdpa"
-    assert choose_kernel("auto", batch, torch.bfloat16, **common) == "dense"
+    assert choose_kernel("auto", batch, torch.bfloat16, **common) == "chunked"
     assert choose_kernel("auto", long, torch.bfloat16, **common) == "sdpa"
-    assert [choose_kernel(asked, long, torch.bfloat16, **common) for asked in ("sdpa", "dense")] == ["sdpa", "dense"]
+    asked = ["chunked", "sdpa", "dense"]
+    assert [choose_kernel(kernel, long, torch.bfloat16, **common) for kernel in asked] == asked
+    for any_batch in (batch, long):
+        assert choose_kernel("auto", any_batch, torch.float32, dropout=0.1, head_size=8) == "chunked"
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert choose_kernel("auto", batch, torch.float32, **common) == "dense"
+        assert choose_kernel("auto", batch, torch.float32, **common) == "chunked"
+    # Nearly all weights dropped: no level for it.
+    assert choose_kernel("auto", batch, torch.float32, dropout=0.999, head_size=8) == "dense"
+    with pytest.raises(ModelError, match="cannot drop nearly all"):
+        choose_kernel("chunked", batch, torch.float32, dropout=0.999, head_size=8)
     with pytest.raises(ModelError, match="needs a CUDA device"):
         choose_kernel("varlen", batch, torch.bfloat16, **common)
     with pytest.raises(ModelError, match="'fused' is not known"):

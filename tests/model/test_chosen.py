@@ -62,7 +62,7 @@ def test_chosen_tokens_are_sequence_by_sequence_and_found_again(drawn):
 
 
 @settings(max_examples=40, deadline=None)
-@given(masked_batches(), st.sampled_from(["sdpa", "dense"]), st.booleans())
+@given(masked_batches(), st.sampled_from(["sdpa", "dense", "chunked"]), st.booleans())
 def test_what_is_read_and_every_gradient_are_those_of_the_whole_layer(drawn, implementation, counted):
     lengths, masked = drawn
     batch, most = batch_of(lengths), None
@@ -95,13 +95,14 @@ def test_rows_that_round_a_shape_up_change_no_state_and_no_gradient(lengths):
     batch = batch_of([length + 5 for length in lengths])
     encoder = BertModel(tiny(max_position_embeddings=16)).double()
     results = []
-    for encoder.attention_implementation in ("sdpa", "dense"):
+    for encoder.attention_implementation in ("sdpa", "dense", "chunked"):
         encoded = encoder.encode(batch, output_hidden_states=True)
         states = (encoder.encode(batch).last_hidden_state, encoded.pooler_output, *encoded.hidden_states)
         loss = sum((state.flatten() ** 2).sum() for state in (*states[:2], states[3]))
         results.append((*states, *torch.autograd.grad(loss, list(encoder.parameters()))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    for found in results[1:]:
+        for ours, theirs in zip(found, results[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [BertForPreTraining, BertForMaskedLM, BertForSequenceClassification])
