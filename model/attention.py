@@ -103,7 +103,7 @@ class AttentionPlan:
     num_rows: int
     """T, or T rounded up so that shapes recur: nothing reads the rows after the tokens."""
     heads: HeadLayout | None
-    """The rectangles of "sdpa" and "dense"; None for "varlen"."""
+    """The rectangles of all kernels but "varlen"."""
     chosen: Chosen | None = None
     """The tokens that the last layer is computed for; None if for all."""
     queries: HeadLayout | None = None
@@ -176,16 +176,17 @@ def plan_attention(
     """A plan in which every layer is computed for all tokens.
 
     Args:
-        layout: the rectangle that sdpa and dense see, and that the weights come in; if None, one that holds them.
-            That of "chunked" has the tokens of each sequence in its first columns.
+        layout: the rectangle that all kernels but varlen see, and that the weights come in; if None, one that holds
+            each sequence from column 0.
     """
-    heads, device, num_rows = None, batch.input_ids.device, batch.num_tokens
+    heads, device, num_rows, anywhere = None, batch.input_ids.device, batch.num_tokens, layout is not None
     if layout is None:
         num_rows, length = _recurring(batch, kernel)
     if kernel != "varlen":
         layout = layout or batch.layout(length)
         heads = HeadLayout(layout, num_heads, (1, 3), num_rows, device, in_place=kernel == "sdpa")
-    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chunks=_chunks(batch, kernel, heads))
+    chunks = _chunks(batch, kernel, heads, anywhere=anywhere)
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chunks=chunks)
 
 
 def plan_for_chosen(
@@ -204,12 +205,20 @@ def plan_for_chosen(
 
 
 def _chunks(
-    batch: PackedBatch, kernel: Kernel, heads: HeadLayout | None, queries: HeadLayout | None = None
+    batch: PackedBatch,
+    kernel: Kernel,
+    heads: HeadLayout | None,
+    queries: HeadLayout | None = None,
+    anywhere: bool = False,
 ) -> tuple[Chunk, ...]:
-    """The chunks of keys in `heads`, and of queries in `queries`; each key is one where that is None."""
+    """The chunks of keys in `heads`, and of queries in `queries`; each key is one where that is None.
+
+    Args:
+        anywhere: tokens may be in any column, not in the first ones alone.
+    """
     if kernel != "chunked" or heads is None:
         return ()
-    lengths = batch.sequence_starts.diff().tolist()
+    lengths = [heads.length] * heads.num_sequences if anywhere else batch.sequence_starts.diff().tolist()
     return chunks_of(lengths, heads.num_heads, heads.length, _COLUMNS, queries.length if queries else None)
 
 
@@ -268,7 +277,8 @@ def _in_rectangles(
     """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D], and the weights [N, A, Q, L] if dense."""
     assert plan.heads is not None
     mask = plan.heads.key_mask
-    if plan.kernel == "dense":
+    # A compiler would make a kernel for each number of chunks.
+    if plan.kernel == "dense" or (plan.kernel == "chunked" and torch.compiler.is_compiling()):
         return dense_attention(query, key, value, mask, plan.dropout)
     if plan.kernel == "chunked":
         return chunked_attention(query, key, value, mask, plan.dropout, chunks), None

@@ -40,30 +40,42 @@ def chunks_of(
 ) -> tuple[Chunk, ...]:
     """The chunks of N sequences, which come in rectangles of `longest` keys.
 
+    A chunk has as many sequences as fit, of 1, 2, 4, ..., or as many heads of one as fit and divide all of them.
+
     Args:
         lengths: of each sequence, in keys.
         columns: chunks have a multiple of so many keys: their products are compiled for each shape (see `rounded`).
         most_queries: of each head; where it is None, each key is a query.
         most_weights: of a chunk, unless one head of one sequence has more.
     """
-    heads = max(1, most_weights // max(1, longest * (longest if most_queries is None else most_queries)))
-    if heads < num_heads:
-        at_once = max(count for count in range(1, heads + 1) if num_heads % count == 0)
-    else:
-        at_once = num_heads << (heads // num_heads).bit_length() - 1
-    found = []
-    for first in range(0, len(lengths) * num_heads, at_once):
-        end = first + at_once
-        most = max(1, *lengths[first // num_heads : -(-end // num_heads)])
-        keys = slice(min(longest, -(-most // columns) * columns))
-        found.append(Chunk(slice(first, end), keys if most_queries is None else slice(most_queries), keys))
+
+    def keys_of(first: int, count: int) -> int:
+        most = max(1, *lengths[first : first + count])
+        return min(longest, -(-most // columns) * columns)
+
+    def weights_of(first: int, count: int, heads: int) -> int:
+        keys = keys_of(first, count)
+        return count * heads * keys * (most_queries or keys)
+
+    found, first = [], 0
+    while first < len(lengths):
+        count, heads = 1, num_heads
+        while first + 2 * count <= len(lengths) and weights_of(first, 2 * count, heads) <= most_weights:
+            count *= 2
+        while heads > 1 and (num_heads % heads or weights_of(first, count, heads) > most_weights):
+            heads -= 1
+        keys = slice(keys_of(first, count))
+        queries = keys if most_queries is None else slice(most_queries)
+        rows = range(first * num_heads, (first + count) * num_heads, count * heads)
+        found += [Chunk(slice(row, row + count * heads), queries, keys) for row in rows]
+        first += count
     return tuple(found)
 
 
 def chunked_attention(
     query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, dropout: float, chunks: Sequence[Chunk]
 ) -> Tensor:
-    """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D]; rows of padding hold anything.
+    """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D]; rows of padding mean nothing.
 
     Args:
         key_mask: [N, 1, 1, L] bool, True at tokens; None without padding.
@@ -75,27 +87,36 @@ def chunked_attention(
     if key_mask is not None:
         mask = mask.masked_fill(~key_mask, -torch.inf)
     mask = mask.expand(*shape, 1, -1).flatten(0, 1)  # [N * A, 1, L]
-    context: Tensor = _ChunkedAttention.apply(query, key, value, mask, dropout, chunks)
+    keeps = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+    context: Tensor = _ChunkedAttention.apply(query, key, value, mask, dropout, chunks, keeps)
     return context.unflatten(0, shape)
 
 
 class _ChunkedAttention(torch.autograd.Function):
-    """Keeps one number a weight for the backward pass: its value, with the sign of the dropped ones turned."""
+    """Keeps one number a weight for the backward pass: its value, with a minus sign if it was dropped."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, chunks: Sequence[Chunk]
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor,
+        dropout: float,
+        chunks: Sequence[Chunk],
+        keeps: bool,
     ) -> Tensor:
-        context, scale = query.new_empty(*query.shape[:2], value.shape[-1]), query.shape[-1] ** -0.5
+        context, scale = query.new_zeros(*query.shape[:2], value.shape[-1]), query.shape[-1] ** -0.5
         level = level_of(dropout) if dropout else None
         of_chunks = []
         for rows, queries, keys in chunks:
             transposed = key[rows, keys].transpose(1, 2)
             scores = torch.baddbmm(mask[rows, :, keys], query[rows, queries], transposed, alpha=scale)
             weights = torch.softmax(scores, -1, out=scores)
-            kept = weights if level is None else _dropped(weights, level)
+            kept = weights if level is None else _drop(weights, level)
             torch.bmm(kept, value[rows, keys], out=context[rows, queries])
-            if any(ctx.needs_input_grad):
+            if keeps:
                 of_chunks.append(weights)
         ctx.save_for_backward(query, key, value, *of_chunks)
         ctx.dropout, ctx.chunks = dropout, chunks
@@ -103,9 +124,10 @@ class _ChunkedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # decorated
         query, key, value, *of_chunks = ctx.saved_tensors
-        for_query, for_key, for_value = (torch.empty_like(part) for part in (query, key, value))
+        for_query, for_key, for_value = (torch.zeros_like(part) for part in (query, key, value))
         scale, dropout = query.shape[-1] ** -0.5, ctx.dropout
         if dropout:
             grad = grad * (1 / (1 - dropout))
@@ -114,29 +136,29 @@ class _ChunkedAttention(torch.autograd.Function):
             of_weights = torch.bmm(of_context, value[rows, keys].transpose(1, 2))
             kept = weights
             if dropout:
-                kept, weights = _undropped(weights, of_weights)
+                kept, weights = _drop_again(weights, of_weights), weights.abs()
             torch.bmm(kept.transpose(1, 2), of_context, out=for_value[rows, keys])
             of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
             _scaled_bmm(of_scores, key[rows, keys], scale, out=for_query[rows, queries])
             _scaled_bmm(of_scores.transpose(1, 2), query[rows, queries], scale, out=for_key[rows, keys])
-        return for_query, for_key, for_value, None, None, None
+        return for_query, for_key, for_value, None, None, None, None
 
 
-def _dropped(weights: Tensor, level: int) -> Tensor:
-    """The weights with zeros where they are dropped; there the weights themselves get a minus sign."""
+def _drop(weights: Tensor, level: int) -> Tensor:
+    """Mark weights at random with a minus sign: those that are kept, and zeros in the place of the marked ones."""
     bits = _as_bits(weights)
-    dropped = torch.lt(drawn_levels(weights.shape), level, out=torch.empty_like(bits))  # 1, else 0
-    bits.add_(dropped, alpha=torch.iinfo(bits.dtype).min)
-    kept = dropped.sub_(1)  # no bit, else all
+    marked = torch.lt(drawn_levels(weights.shape), level, out=torch.empty_like(bits))  # 1, else 0
+    bits.add_(marked, alpha=torch.iinfo(bits.dtype).min)
+    kept = marked.sub_(1)  # no bit where marked, else all
     return kept.bitwise_and_(bits).view(weights.dtype)
 
 
-def _undropped(weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """From weights with minus signs, those with zeros there and those without signs; zeros there in a gradient."""
+def _drop_again(weights: Tensor, grad: Tensor) -> Tensor:
+    """The weights with zeros where they are marked; so is their gradient, in place."""
     bits = _as_bits(weights)
-    kept = bits.bitwise_right_shift(8 * bits.element_size() - 1).bitwise_not_()  # all bits, or none
+    kept = bits.bitwise_right_shift(8 * bits.element_size() - 1).bitwise_not_()  # no bit where marked, else all
     _as_bits(grad).bitwise_and_(kept)
-    return kept.bitwise_and_(bits).view(weights.dtype), weights.abs()
+    return kept.bitwise_and_(bits).view(weights.dtype)
 
 
 def _as_bits(values: Tensor) -> Tensor:

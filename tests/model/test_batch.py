@@ -95,7 +95,7 @@ def plan(lengths, kernel, heads, dropout=0.0):
 
 @settings(max_examples=25, deadline=None)
 @given(LENGTHS, st.integers(1, 3))
-def test_sdpa_and_dense_equal_brute_force_in_value_and_gradient(lengths, heads):
+def test_sdpa_dense_and_chunked_equal_brute_force_in_value_and_gradient(lengths, heads):
     qkv = torch.randn(sum(lengths), 3, heads, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(sum(lengths), heads, 4, dtype=torch.float64)
     results = []
@@ -103,6 +103,7 @@ def test_sdpa_and_dense_equal_brute_force_in_value_and_gradient(lengths, heads):
         lambda: brute_force(qkv, lengths),
         lambda: attend(qkv, plan(lengths, "sdpa", heads))[0],
         lambda: attend(qkv, plan(lengths, "dense", heads))[0],
+        lambda: attend(qkv, plan(lengths, "chunked", heads))[0],
     ):
         out = attention()
         results.append((out, *torch.autograd.grad((out * weight).sum(), qkv)))

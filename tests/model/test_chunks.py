@@ -24,22 +24,31 @@ def mask_of(lengths, longest):
     return (mask | ~mask.any(1, keepdim=True))[:, None, None]  # [N, 1, 1, L]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(rectangles())
-def test_chunks_hold_every_head_once_and_every_key(drawn):
+def test_chunks_hold_every_head_once_and_every_key_and_are_as_large_as_fits(drawn):
     lengths, longest, most_queries, most_weights = drawn
     chunks = chunks_of(lengths, HEADS, longest, COLUMNS, most_queries, most_weights)
-    heads = [head for chunk in chunks for head in range(len(lengths) * HEADS)[chunk.rows]]
-    assert heads == list(range(len(lengths) * HEADS))
+    every = range(len(lengths) * HEADS)
+    assert [head for chunk in chunks for head in every[chunk.rows]] == list(every)
+
+    def keys_of(first, count):
+        most = max(1, *lengths[first : first + count])
+        return min(longest, -(-most // COLUMNS) * COLUMNS)
+
+    def fits(first, count, heads):
+        keys = keys_of(first, count)
+        return count * heads * keys * (most_queries or keys) <= most_weights
+
     for chunk in chunks:
-        of_chunk = range(len(lengths) * HEADS)[chunk.rows]
-        sequences = {head // HEADS for head in of_chunk}
-        assert len(of_chunk) % HEADS == 0 or len(sequences) == 1
-        most = max(lengths[sequence] for sequence in sequences)
-        assert max(1, most) <= chunk.keys.stop <= min(longest, most + COLUMNS)
+        first, count = chunk.rows.start // HEADS, max(1, len(every[chunk.rows]) // HEADS)
+        assert chunk.keys == slice(keys_of(first, count))
         assert chunk.queries == (chunk.keys if most_queries is None else slice(most_queries))
-        if len(of_chunk) > 1:
-            assert len(of_chunk) * longest * (most_queries or longest) <= most_weights
+        heads = len(every[chunk.rows]) // count
+        assert heads == max([1, *(some for some in (2, 3, 6) if fits(first, count, some))])
+        assert fits(first, count, heads) or (count, heads) == (1, 1)
+        if heads == HEADS:
+            assert first + 2 * count > len(lengths) or not fits(first, 2 * count, HEADS)
 
 
 def drawn_parts(lengths, longest, most_queries, dtype=torch.float64):
@@ -116,16 +125,25 @@ def test_each_weight_is_dropped_as_often_and_on_its_own(dropout):
     times = 2000
     drawn = torch.stack([chunked_attention(query, key, value, None, dropout, chunks) == 0 for _ in range(times)])
     count = drawn.flatten(1).float()
-    # Five standard deviations of a binomial, for 3,072 weights, and for each with its neighbour.
-    spread = (dropout * (1 - dropout) / times) ** 0.5
-    assert (count.mean(0) - dropout).abs().max() < 5 * spread
-    both = (count[:, 1:] * count[:, :-1]).mean(0)
-    assert (both - dropout**2).abs().max() < 5 * (dropout**2 * (1 - dropout**2) / times) ** 0.5
+    # Six standard deviations of a binomial, for each of 3,072 weights, and for each with its neighbour.
+    both = count[:, 1:] * count[:, :-1]
+    for drops, share in ((count, dropout), (both, dropout**2)):
+        assert (drops.mean(0) - share).abs().max() < 6 * (share * (1 - share) / times) ** 0.5
 
 
-def test_without_gradients_no_weights_are_kept():
+def test_without_gradients_it_is_the_reference_too():
     parts, _ = drawn_parts([16] * 4, 16, None)
-    with torch.no_grad():
-        found = chunked_attention(*parts, None, 0.0, chunks_of([16] * 4, HEADS, 16, COLUMNS))
-    assert found.grad_fn is None
-    torch.testing.assert_close(found, dense_attention(*parts, None)[0].detach())
+    expected = dense_attention(*parts, None)[0].detach()
+    chunks = chunks_of([16] * 4, HEADS, 16, COLUMNS)
+    for without_gradients in (torch.no_grad, torch.inference_mode):
+        with without_gradients():
+            torch.testing.assert_close(chunked_attention(*parts, None, 0.0, chunks), expected)
+
+
+def test_the_backward_pass_computes_in_the_numbers_of_the_forward_pass():
+    parts, grad = drawn_parts([16] * 4, 16, None, torch.float32)
+    found = chunked_attention(*parts, None, 0.1, chunks_of([16] * 4, HEADS, 16, COLUMNS))
+    expected = torch.autograd.grad(found, parts, grad, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradients = torch.autograd.grad(found, parts, grad)
+    assert all(map(torch.equal, gradients, expected))
