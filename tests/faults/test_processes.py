@@ -77,7 +77,8 @@ def assert_close(found: object, expected: object, path: str = "") -> None:
         for index, entry in enumerate(expected):
             assert_close(found[index], entry, f"{path}[{index}]")
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=TOLERANCE, abs=1e-7), path
+        # Some losses are small differences of numbers around one.
+        assert found == pytest.approx(expected, rel=TOLERANCE, abs=5e-7), path
     else:
         assert found == expected, path
 
