@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .batch import Chosen, PackedBatch, PaddingLayout, gathered, rounded
 from .blocks import dropped, has_level
-from .chunks import Chunk, chunked_attention, chunks_of
+from .chunks import Chunk, chunked_attention, chunks_of, rows_of_heads
 from .config import ModelError
 
 IMPLEMENTATIONS = ("auto", "varlen", "chunked", "sdpa", "dense")
@@ -293,11 +293,7 @@ def dense_attention(
     Written out: the reference for the others. In the rows of padding neither means anything.
     """
     shape = query.shape[:2]
-    query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # [N * A, Q, D], [N * A, L, D] twice
-    mask = query.new_zeros(shape[0], 1, 1, key.shape[1])  # [N, 1, 1, L]
-    if key_mask is not None:
-        mask = mask.masked_fill(~key_mask, -torch.inf)
-    mask = mask.expand(*shape, 1, -1).flatten(0, 1)  # [N * A, 1, L]
+    query, key, value, mask = rows_of_heads(query, key, value, key_mask)
     scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[-1] ** -0.5)  # [N * A, Q, L]
     # Its sums are taken in at least float32; autocast on a GPU gives float32 back.
     weights = dropped(scores.softmax(-1), dropout)

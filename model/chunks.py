@@ -72,6 +72,19 @@ def chunks_of(
     return tuple(found)
 
 
+def rows_of_heads(
+    query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[N, A, Q, D], [N, A, L, D] twice and [N, 1, 1, L] bool -> [N * A, Q, D], [N * A, L, D] twice, and what is added
+    to the scores, [N * A, 1, L]: 0 at tokens, else -inf."""
+    shape = query.shape[:2]
+    mask = query.new_zeros(shape[0], 1, 1, key.shape[2])  # [N, 1, 1, L]
+    if key_mask is not None:
+        mask = mask.masked_fill(~key_mask, -torch.inf)
+    mask = mask.expand(*shape, 1, -1)  # [N, A, 1, L]
+    return query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), mask.flatten(0, 1)
+
+
 def chunked_attention(
     query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, dropout: float, chunks: Sequence[Chunk]
 ) -> Tensor:
@@ -82,11 +95,7 @@ def chunked_attention(
         dropout: probability of dropping a weight, for which `level_of` has a level.
     """
     shape = query.shape[:2]
-    query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # [N * A, Q, D], [N * A, L, D] twice
-    mask = query.new_zeros(shape[0], 1, 1, key.shape[1])  # [N, 1, 1, L]
-    if key_mask is not None:
-        mask = mask.masked_fill(~key_mask, -torch.inf)
-    mask = mask.expand(*shape, 1, -1).flatten(0, 1)  # [N * A, 1, L]
+    query, key, value, mask = rows_of_heads(query, key, value, key_mask)
     keeps = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
     context: Tensor = _ChunkedAttention.apply(query, key, value, mask, dropout, chunks, keeps)
     return context.unflatten(0, shape)
