@@ -44,7 +44,7 @@ def chunks_of(
 
     Args:
         lengths: of each sequence, in keys.
-        columns: chunks have a multiple of so many keys: their products are compiled for each shape (see `rounded`).
+        columns: the keys of a chunk are rounded up to a multiple of this, so that shapes recur (see `rounded`).
         most_queries: of each head; where it is None, each key is a query.
         most_weights: of a chunk, unless one head of one sequence has more.
     """
