@@ -9,12 +9,13 @@ each text, of a tag for each word, or of an answer to each question.
     python benchmarks/fine_tuning.py --model runs/articles/final --train train.json --validation validation.json \\
         --test test.json
 
-About 25 minutes for 14,778 sentences, 3 epochs, a model of 4 layers x 256 and 2 cores.
+About 40 minutes for 14,778 sentences, 3 epochs, a model of 4 layers x 256 and 2 cores.
 
 Both sides start from one pretrained folder and get the same rows; their ids are compared before anything is measured.
 Same epochs, batch size, learning rate with its warm-up and linear decay, weight decay, clipping, dropout 0.1, bf16
-where the hardware computes in it; the peer gets what makes it fastest, found out on the first rows (grouping by length
-or not, SDPA or eager attention, how its process arranges memory; batch size and order in prediction).
+where the hardware computes in it. The Trainer trains twice: on texts in random order, its default, and grouped by
+length; both times with what makes it fastest, found out on the first rows (SDPA or eager attention, how its process
+arranges memory; so are batch size and order in prediction).
 
   fine-tuning   training alone: forward, backward, optimizer and making batches. Not in it: reading, tokenizing, opening
                 the model, evaluation, checkpoints. Scores are those of the last weights: the accuracy, or, of tags,
@@ -27,7 +28,7 @@ or not, SDPA or eager attention, how its process arranges memory; batch size and
 Of tags and answers, texts that are longer than the model reads are left out on both sides: ours would read them in
 windows.
 
-Each measurement is a process of its own; the sides take turns: one seed after the other until the minutes are over,
+Each measurement is a process of its own; they take turns: one seed after the other until the minutes are over,
 then rounds of prediction. Medians.
 """
 
@@ -46,6 +47,9 @@ from pathlib import Path
 from table import Table, code, machine, parser
 
 SIDES = ("ours", "transformers")
+# How the Trainer can order texts; the first is its default.
+ORDERS = {"random": "random order", "group_by_length": "grouped by length"}
+TRAINED = {"ours": None} | {f"transformers, {words}": order for order, words in ORDERS.items()}
 KINDS = ("classification", "tagging", "question-answering")
 SHARED = ("model", "sequence_length", "batch_size", "learning_rate", "weight_decay", "warmup", "clip_norm", "dropout",
           "precision", "device", "micro_batch_tokens", "long_text")  # fmt: skip
@@ -81,7 +85,7 @@ class Plan:
 
 
 def main() -> int:
-    made = parser(__doc__, minutes=25)
+    made = parser(__doc__, minutes=40)
     made.add_argument("--model", required=True, help="pretrained folder")
     made.add_argument("--train", required=True, help="labelled texts, as finetune.run takes them")
     made.add_argument("--validation", required=True)
@@ -220,20 +224,23 @@ def run_job(plan: Plan, side: str, task: str, **more) -> dict | list:
 
 
 def fine_tuning(table: Table, plan: Plan, seeds: int, seconds: float) -> None:
-    """Both sides, seed after seed; a seed after the first only if the time allows, rows of an earlier call included."""
+    """Ours and both of the peer's orders, seed after seed; a seed after the first only if the time allows, rows of an
+    earlier call included."""
     spent = 0.0
     for seed in range(1, seeds + 1):
-        names = {side: f"fine-tuning, {side}, seed {seed}" for side in SIDES}
         if seed > 1 and spent * seed / (seed - 1) > seconds * FINE_TUNING_SHARE:
             break
         best = best_training(table, plan)
-        for side in SIDES:
-            more = {} if side == "ours" else {"way": best["way"], "memory": best["memory"]}
-            note = "" if side == "ours" else f"{', '.join(best['way'])}, memory as {best['memory']}"
-            save = str(plan.classifier) if side == "ours" and not plan.classifier.exists() else None
-            table.row(names[side], lambda s=side, m=more, n=note, f=save, i=seed: trained_row(
-                plan, run_job(plan, s, "train", seed=i, save=f, **m), n))  # fmt: skip
-        spent += sum(table.rows[name]["seconds"] for name in names.values())
+        for name, order in TRAINED.items():
+            side, more, note = "ours", {}, ""
+            if order:
+                side, more = "transformers", best[order]
+                note = f"{more['way'][1]}, memory as {more['memory']}"
+            elif not plan.classifier.exists():
+                more = {"save": str(plan.classifier)}
+            row = table.row(f"fine-tuning, {name}, seed {seed}", lambda s=side, m=more, n=note, i=seed: trained_row(
+                plan, run_job(plan, s, "train", seed=i, **m), n))  # fmt: skip
+            spent += row["seconds"]
 
 
 def trained_row(plan: Plan, found: dict, note: str) -> dict:
@@ -266,15 +273,15 @@ def score(plan: Plan, gold: list, given: list) -> float:
 
 
 def best_training(table: Table, plan: Plan) -> dict:
-    """The peer's fastest way, found once; kept as a row, with the rate of every way."""
+    """The peer's fastest way in each order, found once; kept as a row, with the rate of every way."""
 
     def search() -> dict:
         tries = [(*found, memory) for memory in plan.memories
                  for found in run_job(plan, "transformers", "try_training", memory=memory)]  # fmt: skip
-        seconds, way, memory = min(tries)
+        best = {order: min(each for each in tries if each[1][0] == order) for order in ORDERS}
         count = min(plan.job["try_rows"], len(plan.rows["train"]))
         rates = ", ".join(f"{' '.join(w)} {m}: {count / s:.0f}" for s, w, m in tries)
-        return {"rate": round(count / seconds, 1), "way": way, "memory": memory, "note": rates}
+        return {order: {"way": way, "memory": memory} for order, (_, way, memory) in best.items()} | {"note": rates}
 
     return table.row("tries of transformers' training", search)
 
@@ -308,13 +315,14 @@ def prediction(table: Table, plan: Plan, rounds: int) -> None:
 
 def conclude(table: Table, plan: Plan) -> None:
     """Ratios of medians, and the mean scores."""
-    trained = {side: [row for name, row in table.rows.items() if name.startswith(f"fine-tuning, {side},")]
-               for side in SIDES}  # fmt: skip
-    rates = {side: statistics.median(row["rate"] for row in rows) for side, rows in trained.items()}
-    scores = {side: statistics.mean(row["test"] for row in rows) for side, rows in trained.items()}
-    print(f"\nfine-tuning, ours / transformers: {rates['ours'] / rates['transformers']:.2f} "
-          f"({len(trained['ours'])} seeds; on the test texts {scores['ours']:.4f} and "
-          f"{scores['transformers']:.4f})")  # fmt: skip
+    trained = {each: [row for name, row in table.rows.items() if name.startswith(f"fine-tuning, {each}, seed")]
+               for each in TRAINED}  # fmt: skip
+    rates = {each: statistics.median(row["rate"] for row in rows) for each, rows in trained.items()}
+    scores = {each: statistics.mean(row["test"] for row in rows) for each, rows in trained.items()}
+    for each, rows in trained.items():
+        if each != "ours":
+            print(f"\nfine-tuning, ours / {each}: {rates['ours'] / rates[each]:.2f} ({len(rows)} seeds; on the test "
+                  f"texts {scores['ours']:.4f} and {scores[each]:.4f})")  # fmt: skip
     for p in plan.precisions if plan.of_classes else ():
         ours, theirs = (table.rows[f"prediction {p}, {side}"]["rate"] for side in SIDES)
         print(f"\nprediction {p}, ours / transformers: {ours / theirs:.2f}")
