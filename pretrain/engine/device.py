@@ -168,7 +168,7 @@ class Machine:
     processor: str
     """Name of the GPU where one computes, else of the CPU."""
     instructions: str
-    """The widest of the CPU that torch uses: "AVX2", "AVX512", "DEFAULT"."""
+    """The widest of the CPU that torch uses: "AVX2", "AVX512", "DEFAULT"; empty where a GPU computes."""
     bf16: bool
     """Whether the device has instructions for bfloat16."""
     cores: int
@@ -182,9 +182,10 @@ class Machine:
     @classmethod
     def here(cls, device: str) -> "Machine":
         """The machine of this process, as it is set up now."""
+        gpu = name_of(device)
         return cls(
-            processor=name_of(device) or _processor(),
-            instructions=torch.backends.cpu.get_cpu_capability(),
+            processor=gpu or _processor(),
+            instructions="" if gpu else torch.backends.cpu.get_cpu_capability(),
             bf16=computes_in_bf16(device),
             cores=available_cores(),
             threads=torch.get_num_threads(),
@@ -194,7 +195,7 @@ class Machine:
         )
 
     def __str__(self) -> str:
-        arithmetic = f"{self.instructions}, {'with' if self.bf16 else 'no'} bf16"
+        arithmetic = ", ".join(filter(None, (self.instructions, f"{'with' if self.bf16 else 'no'} bf16")))
         threads, cores = (f"{n} {what}{'s' * (n > 1)}" for n, what in ((self.threads, "thread"), (self.cores, "core")))
         return f"{self.processor} ({arithmetic}), {threads} on {cores}, torch {self.torch}"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -107,7 +108,9 @@ def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path
     assert machine["from_step"] == 1 and machine["threads"] == 1
     assert machine["torch"] == torch.__version__ and machine["processor"]
     assert machine["instructions"] == torch.backends.cpu.get_cpu_capability()
-    assert machine["processor"] in str(Machine.here("cpu")) and "1 thread on" in str(Machine.here("cpu"))
+    here = Machine.here("cpu")
+    assert f"{here.processor} ({here.instructions}, " in str(here) and "1 thread on" in str(here)
+    assert re.fullmatch(r"a GPU \((with|no) bf16\), .*", str(replace(here, processor="a GPU", instructions="")))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
