@@ -100,7 +100,7 @@ def test_scores_equal_a_count_by_hand_and_print_no_warning(seeds):
         assert all(type(value) is float for name, value in found.items() if name not in undefined)
         assert found == pytest.approx(counted(gold.tolist(), probabilities.tolist()), abs=1e-9), seed
         degenerate += len(set(gold.tolist())) == 1
-    assert degenerate > 100
+    assert degenerate > len(seeds) / 4
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
