@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from data_prep.durable import flush_to_disk, read_object, replaced, write_text
 from data_prep.errors import ReadingFailed, UserError
 from data_prep.text.sources import Source
+from pretrain.engine.settings import PretrainError
 
 from .settings import FinetuneError
 
@@ -143,8 +144,10 @@ class Output:
         except BaseException:
             self._end(is_kept=True)
             raise
-        # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on.
-        is_mistake = kind is not None and issubclass(kind, UserError) and not issubclass(kind, ReadingFailed)
+        # A mistake in the rows, once mended, gives another file to read; after anything else the same command goes on
+        # (one for which a GPU has too little memory, on another device).
+        is_mistake = kind is not None and issubclass(kind, UserError)
+        is_mistake = is_mistake and not issubclass(kind, ReadingFailed | PretrainError)
         self._end(is_kept=kind is not None and not is_mistake)
 
     def _close(self, kind: type[BaseException] | None) -> None:

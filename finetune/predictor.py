@@ -17,6 +17,7 @@ from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
+from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
 from .parallel import in_parallel
@@ -49,12 +50,15 @@ def outputs_of_items(
     """The task's outputs for each text, the mean over its windows, or for each word or token: float32 [I, C].
 
     The processes of `world` share the texts and have the same result. Dropout is off; the model's mode is put back.
+
+    Raises:
+        PretrainError: a GPU's memory is too small for one sequence.
     """
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
-    found = np.zeros((len(encoded.targets), task.width(model.config)), dtype=np.float32)
+    mine = share(encoded.lengths(), world)
 
     def weighted(part: tuple[np.ndarray, LabelledBatch]) -> tuple[np.ndarray, np.ndarray]:
         items, batch = part
@@ -62,8 +66,14 @@ def outputs_of_items(
             logits = task.logits(model, batch.to(device))
         return items, (task.outputs(logits).cpu() * batch.weights[:, None]).numpy()
 
-    for items, each in in_parallel(weighted, maker.items_and_batches(share(encoded.lengths(), world)), device):
-        np.add.at(found, items, each)
+    def added() -> np.ndarray:
+        found = np.zeros((len(encoded.targets), task.width(model.config)), dtype=np.float32)
+        for items, each in in_parallel(weighted, maker.items_and_batches(mine), device):
+            np.add.at(found, items, each)
+        return found
+
+    lengths = encoded.sequences.lengths()[np.isin(encoded.text, mine)]
+    found = fitting(added, maker, lengths, device)
     model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 
@@ -195,7 +205,10 @@ class Predictor(_Asked):
         self.num_long += encoded.num_long
         self.num_cut += encoded.num_cut
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
-        return self.task.finished(outputs(self.task, self.model, maker, self._precision, World()))
+        found = outputs(self.task, self.model, maker, self._precision, World())
+        # What the memory allows is known now.
+        self._tokens_at_once = maker.micro_batch_tokens
+        return self.task.finished(found)
 
 
 ENSEMBLE_FILE = "ensemble.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -124,6 +124,15 @@ def outputs_of(seed_folder: Path, split: str) -> np.ndarray:
     return found
 
 
+class Trained(NamedTuple):
+    """What is left of a training when its model and optimizer have given their memory back."""
+
+    counters: Counters
+    learning_rate: float
+    began: float
+    """By `time.monotonic`, as if it had never been interrupted."""
+
+
 class SeedTraining:
     """The parts of one seed's training and the order in which they act.
 
@@ -147,6 +156,7 @@ class SeedTraining:
         self.task = material.dataset.task
         self.targets = self.task.targets(material.dataset.validation)
         self.objective = self.task.objective(material.train, settings)
+        self.held_out = self._maker(material.validation)
 
     def _maker(self, encoded: Encoded) -> BatchMaker:
         return BatchMaker(encoded, self.material.tokenizer, self.settings.micro_batch_tokens)
@@ -162,15 +172,15 @@ class SeedTraining:
         results = self.world.from_main(self._found)
         while not results:
             with self.threads:
-                run = self._run()
-                results = self.world.from_main(partial(self._end, run))
+                trained = self._run()
+                results = self.world.from_main(partial(self._end, trained))
         return results
 
-    def _end(self, run: Run) -> dict | None:
+    def _end(self, trained: Trained) -> dict | None:
         """The results of a training; None where it learned nothing and is to begin again."""
-        collapse = self._collapse(run)
+        collapse = self._collapse(trained)
         if collapse is None or len(self.restarts.before()) >= self.most_restarts:
-            return self._finish(run, collapse)
+            return self._finish(trained, collapse)
         remove_folder(self.checkpoints.folder)
         self.restarts.add(collapse)
         rate = self.restarts.learning_rate(self.settings.learning_rate)
@@ -207,7 +217,7 @@ class SeedTraining:
         with replaced(self.out / OUTPUTS_FILE) as temporary, open(temporary, "wb") as file:
             np.savez(file, **found)
 
-    def _run(self) -> Run:
+    def _run(self) -> Trained:
         newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
         words = self.material.train.words(self.material.tokenizer)
@@ -225,7 +235,7 @@ class SeedTraining:
         if run.counters.evaluations < run.settings.evaluations and not run.has_stalled():
             record_evaluation(run, self._evaluate(model))
         run.progress.close()
-        return run
+        return Trained(run.counters, run.settings.peak, time.monotonic() - run.seconds())
 
     def _open(self, checkpoint: Path) -> tuple[BertWithHead, dict]:
         state = read_state(checkpoint, ["data", "reserve"])
@@ -234,8 +244,7 @@ class SeedTraining:
         return self.task.open_model(checkpoint), state
 
     def _evaluate(self, model: BertWithHead) -> dict[str, float]:
-        maker = self._maker(self.material.validation)
-        found = outputs(self.task, model, maker, self.precision, self.world)
+        found = outputs(self.task, model, self.held_out, self.precision, self.world)
         task = self.task.tuned(self.targets, found)
         return task.scores(self.targets, task.finished(found))
 
@@ -286,27 +295,27 @@ class SeedTraining:
             )
         return reserve
 
-    def _best(self, run: Run) -> BertWithHead:
-        checkpoint = self.checkpoints.path(run.counters.best_step)
+    def _best(self, trained: Trained) -> BertWithHead:
+        checkpoint = self.checkpoints.path(trained.counters.best_step)
         if damage := damage_of(checkpoint):
             raise FinetuneError(f"{damage}: remove {self.out} to train this seed again")
         return self.task.open_model(checkpoint)
 
-    def _collapse(self, run: Run) -> Collapse | None:
+    def _collapse(self, trained: Trained) -> Collapse | None:
         """Whether the best checkpoint learned nothing, asked of some of the training texts."""
-        if run.counters.step < FEWEST_STEPS:
+        if trained.counters.step < FEWEST_STEPS:
             return None
         settings, examples = self.settings, sampled(self.material.dataset.train)
         length, long_text = settings.sequence_length, settings.long_text
         encoded = self.task.encode(examples, self.material.tokenizer, length, long_text)
-        best = self._best(run).to(settings.device)
+        best = self._best(trained).to(settings.device)
         given = outputs_of_items(self.task, best, self._maker(encoded), self.precision, World())
-        return self.task.collapse(encoded, given, self.objective, run.settings.learning_rate)
+        return self.task.collapse(encoded, given, self.objective, trained.learning_rate)
 
-    def _finish(self, run: Run, collapse: Collapse | None) -> dict:
+    def _finish(self, trained: Trained, collapse: Collapse | None) -> dict:
         """Keep the best checkpoint as model/ and ask it for the final results, as `finetune.predict` would."""
-        settings, dataset = self.settings, self.material.dataset
-        best = self.task.kept(self._best(run))
+        settings, dataset, counters = self.settings, self.material.dataset, trained.counters
+        best = self.task.kept(self._best(trained))
         held_out = dataset.held_out() if self.reads_test else {"validation": dataset.validation}
         read = dataset.columns.texts, settings.sequence_length, settings.long_text
         facts = Facts(*read, self.task.name, self.task.decision())
@@ -325,19 +334,19 @@ class SeedTraining:
             "validation": scores["validation"],
             "test": scores.get("test"),
             "seed": self.seed,
-            "learning_rate": run.settings.learning_rate,
+            "learning_rate": trained.learning_rate,
             "restarts": self.restarts.before(),
             "learned_nothing": collapse is not None,
             "decision": task.decision(),
-            "best_step": run.counters.best_step,
-            "steps": run.counters.step,
-            "epochs": run.counters.epochs,
-            "seconds": round(run.seconds(), 1),
-            "saving_seconds": round(run.counters.saving_seconds, 2),
-            "skipped_steps": run.counters.skipped,
-            "overflowed_steps": run.counters.overflows,
-            "machines": run.counters.machines,
-            "loss_spikes": run.counters.spikes,
+            "best_step": counters.best_step,
+            "steps": counters.step,
+            "epochs": counters.epochs,
+            "seconds": round(time.monotonic() - trained.began, 1),
+            "saving_seconds": round(counters.saving_seconds, 2),
+            "skipped_steps": counters.skipped,
+            "overflowed_steps": counters.overflows,
+            "machines": counters.machines,
+            "loss_spikes": counters.spikes,
             "data": self.material.digest,
         }
         write_json(self.out / "results.json", results)

@@ -16,6 +16,7 @@ from data_prep.examples.pairs import example_order
 from .batches import BatchMaker
 from .engine.batches import moved, share
 from .engine.distributed import World
+from .engine.out_of_memory import fitting
 from .engine.settings import Budget
 from .objective import PretrainingObjective
 
@@ -76,21 +77,29 @@ class Evaluation:
         return examples[example_order(examples.key)]
 
     def __call__(self, model: nn.Module, count: int) -> dict[str, float]:
-        """The objective's results on the first `count` examples; dropout is off, and the model's mode is put back."""
+        """The objective's results on the first `count` examples; dropout is off, and the model's mode is put back.
+
+        Raises:
+            PretrainError: a GPU's memory is too small for one example.
+        """
         was_training = model.training
         model.eval()
         device = next(model.parameters()).device
         examples = self.examples[:count]
         mine = examples[share(examples.lengths(), self.world)]
+        sums = fitting(lambda: self._sums(model, mine, device), self.maker, mine.lengths(), device)
+        model.train(was_training)
+        return self.objective.results(dict(zip(sums, self.world.sum(list(sums.values())), strict=True)))
+
+    def _sums(self, model: nn.Module, examples: Examples, device: torch.device) -> dict[str, float]:
+        """Of this process's examples; also of none, for all processes add up the same sums."""
         sums, scores = Counter(), []
-        # All processes add up the same sums, also one that has no example.
-        for batch in self.maker.micro_batches(mine) if len(mine) else [self.maker.nothing()]:
+        for batch in self.maker.micro_batches(examples) if len(examples) else [self.maker.nothing()]:
             sums.update(self.objective.baseline_sums(batch))
             with torch.no_grad(), self.precision():
                 scores.append(self.objective.score_sums(model, moved(batch, device)))
         sums.update(_added(scores))
-        model.train(was_training)
-        return self.objective.results(dict(zip(sums, self.world.sum(list(sums.values())), strict=True)))
+        return dict(sums)
 
     def plan(self, model: nn.Module, budget: Budget, examples_in_budget: float, evaluations: int) -> EvaluationPlan:
         """How many examples fit into the shares of the budget that evaluation may take.

@@ -189,9 +189,14 @@ class Exposure:
         those of all rows would take gigabytes for many names."""
         import torch
 
+        from model import PackedBatch
+
         for first in range(0, len(rows), _ROWS_AT_ONCE):
+            ids = torch.tensor(rows[first : first + _ROWS_AT_ONCE])
+            at = torch.arange(len(ids)) * ids.shape[1] + place
             with torch.inference_mode():
-                logits = self._filler.model(torch.tensor(rows[first : first + _ROWS_AT_ONCE])).logits[:, place]
+                encoded = self._filler.model.bert.encode(PackedBatch.from_padded(ids), at=at, most_at=1)
+                logits = self._filler.model.word_scores(encoded.last_hidden_state)
                 found = logits[:, : self.tokenizer.vocab_size].double().log_softmax(-1)
             yield found.numpy()
 

@@ -70,12 +70,11 @@ class MaskedWords(Part):
 
     def score_sums(self, scores: Scores, batch: PretrainingBatch) -> dict[str, Tensor]:
         """Also of the targets that are no copies, where they are known."""
-        sums = super().score_sums(scores, batch)
+        losses, correct = row_scores(scores.words, batch.masked_targets)
+        sums = {f"{self.name}_loss": losses.sum(), f"{self.name}_correct": correct.sum()}
         if batch.fresh is not None:
-            logits, targets = scores.words.float(), batch.masked_targets
             # No product of matrices, which autocast would compute in half precision.
-            sums["fresh_loss"] = (F.cross_entropy(logits, targets, reduction="none") * batch.fresh).sum()
-            sums["fresh_correct"] = ((logits.argmax(-1) == targets) * batch.fresh).sum()
+            sums |= {"fresh_loss": (losses * batch.fresh).sum(), "fresh_correct": (correct * batch.fresh).sum()}
         return sums
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
@@ -219,6 +218,17 @@ class _CrossEntropySum(torch.autograd.Function):
         (gradient,) = ctx.saved_tensors
         # In place: the scores of a step are among its largest tensors. A second backward pass is an error.
         return gradient.mul_(grad / ctx.scale), None, None
+
+
+def row_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Of labels [M] under logits [M, V] the negative log likelihoods (nats), and 1 where the label has the highest
+    logit, else 0: float32 [M] each. No copy of all logits in float32 is made."""
+    losses, correct = (logits.new_zeros(len(labels), dtype=torch.float32) for _ in range(2))
+    for part in parts_of(logits):
+        scores, label = logits[part].float(), labels[part]
+        losses[part] = F.cross_entropy(scores, label, reduction="none")
+        correct[part] = (scores.argmax(-1) == label).float()
+    return losses, correct
 
 
 @torch.no_grad()

@@ -221,8 +221,8 @@ class Pretraining:
         results = self.evaluate(model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
-        if self.world.is_main:
-            self._finish(run, results)
+        # A launcher may end the main process when the others have ended: they stay until all is written.
+        self.world.from_main(partial(self._finish, run, results))
 
     def _train_phase(self, run: Run, number: int, position: Position | None, plan: EvaluationPlan) -> Position | None:
         """Train with the examples of one length, unless the run is past them.

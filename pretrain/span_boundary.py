@@ -24,7 +24,13 @@ from model.heads import vocabulary_scores
 from model.initialisation import initialise
 
 from .batches import BatchMaker, PretrainingBatch
-from .masked_words import cross_entropy_sum, fill_with_unigram, most_frequent_accuracy, unigram_cross_entropy
+from .masked_words import (
+    cross_entropy_sum,
+    fill_with_unigram,
+    most_frequent_accuracy,
+    row_scores,
+    unigram_cross_entropy,
+)
 from .objective import Part, PretrainingObjective, Row, Scores
 
 # Tokens of a span that are predicted, from its first on, and the size of the embedding of their places in it: those of
@@ -200,6 +206,11 @@ class SpanBoundary(Part):
             return cross_entropy_sum(scores.spans, self.targets(batch))
         spans = batch.with_spans.spans
         return cross_entropy_sum(scores.spans, batch.entries.targets[spans.masked], batch.entries.log_weights)
+
+    def score_sums(self, scores: SpanScores, batch: SpanBatch) -> dict[str, Tensor]:
+        """Of the loss, and of the tokens that have the highest score."""
+        losses, correct = row_scores(scores.spans, self.targets(batch))
+        return {"sbo_loss": losses.sum(), "sbo_correct": correct.sum()}
 
     def baseline_sums(self, batch: SpanBatch) -> dict[str, float]:
         """What word frequencies alone and the most frequent word reach."""

@@ -17,6 +17,7 @@ from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision, find_device
 from pretrain.engine.folder import family_of, model_mistakes, open_model, require_embeddings, whole_folder
+from pretrain.engine.out_of_memory import fitting
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
 from ..parallel import in_parallel
@@ -217,7 +218,6 @@ class Embedder:
         is_max, count = pooling == "max", len(encoded.targets)
         parameter = next(self.model.parameters())
         dtype, device = parameter.dtype, parameter.device
-        found = torch.full((count, self.dimension), float("-inf") if is_max else 0.0, dtype=dtype).numpy()
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
 
         def of_items(part: tuple[np.ndarray, LabelledBatch]) -> tuple[np.ndarray, np.ndarray]:
@@ -228,9 +228,15 @@ class Embedder:
             each.scatter_reduce_(0, owner, hidden, "amax" if is_max else "sum")
             return rows, each.cpu().numpy()
 
-        batches = maker.items_and_batches(np.arange(encoded.num_texts))
-        for rows, each in in_parallel(of_items, batches, device):
-            found[rows] = np.maximum(found[rows], each) if is_max else found[rows] + each
+        def added() -> np.ndarray:
+            found = torch.full((count, self.dimension), float("-inf") if is_max else 0.0, dtype=dtype).numpy()
+            batches = maker.items_and_batches(np.arange(encoded.num_texts))
+            for rows, each in in_parallel(of_items, batches, device):
+                found[rows] = np.maximum(found[rows], each) if is_max else found[rows] + each
+            return found
+
+        found = fitting(added, maker, encoded.sequences.lengths(), device)
+        self._tokens_at_once = maker.micro_batch_tokens
         if not is_max:
             found /= np.bincount(encoded.item, minlength=count)[:, None].astype(found.dtype)
         return found

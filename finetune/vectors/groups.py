@@ -58,6 +58,8 @@ class GroupMaker(BatchMaker):
         copies: how often each sequence is read, one copy after the other; dropout makes them differ.
     """
 
+    remedy = "a smaller --batch-size"
+
     def __init__(self, encoded: Encoded, tokenizer: TextTokenizer, micro_batch_tokens: int,
                  places: Sequence[str] = (), masking: Masking | None = None, copies: int = 1):  # fmt: skip
         super().__init__(encoded, tokenizer, micro_batch_tokens, places, masking)

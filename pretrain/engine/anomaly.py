@@ -24,19 +24,23 @@ _REMEDY = {
 
 
 @contextmanager
-def watched(loss_sums: nn.Module, step: Callable[[], int]) -> Iterator[None]:
+def watched(
+    loss_sums: nn.Module, step: Callable[[], int], may_overflow: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Everything the model computes in this block is looked at, forward and backward.
 
     Args:
         loss_sums: a `LossSums`, also one in DistributedDataParallel. The names in messages are those of its `model`.
         step: the number of the step that is being computed.
+        may_overflow: whether the loss scale of fp16 can still be halved, so that a gradient that is not finite means no
+            more than that.
 
     Raises:
         PretrainError: a weight, an input or output of a module, a loss, or a gradient is not finite. The first of them
             in the order of computation is named.
     """
     inner = loss_sums.module if isinstance(loss_sums, DistributedDataParallel) else loss_sums
-    model, watch = inner.get_submodule("model"), _Watch(step)
+    model, watch = inner.get_submodule("model"), _Watch(step, may_overflow)
     handles = [inner.register_forward_hook(watch.losses)]
     for name, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(partial(watch.before, name or "the model")))
@@ -54,8 +58,8 @@ def watched(loss_sums: nn.Module, step: Callable[[], int]) -> Iterator[None]:
 class _Watch:
     """The hooks. Children finish before their parents, so the innermost module is the first to be looked at."""
 
-    def __init__(self, step: Callable[[], int]):
-        self.step = step
+    def __init__(self, step: Callable[[], int], may_overflow: Callable[[], bool]):
+        self.step, self.may_overflow = step, may_overflow
 
     def before(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The module's own weights, then its inputs; a later look at what flows back to these inputs through it."""
@@ -90,12 +94,12 @@ class _Watch:
                 self.stop(f"the {name} loss", "forward")
 
     def gradient(self, what: str, gradient: Tensor) -> None:
-        if not is_finite(gradient):
+        if not is_finite(gradient) and not self.may_overflow():
             self.stop(what, "backward")
 
     def parameter_gradient(self, name: str, gradient: Tensor) -> None:
         """A gradient whose entries are finite, but not the sum of their squares, would make a step impossible too."""
-        if not is_finite(gradient.norm()):
+        if not is_finite(gradient.norm()) and not self.may_overflow():
             what = "norm of the gradient" if is_finite(gradient) else "gradient"
             self.stop(f"the {what} of {name}", "backward")
 

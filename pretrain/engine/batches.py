@@ -49,6 +49,8 @@ class Maker(Protocol):
 
     micro_batch_tokens: int
     """Most tokens of a micro-batch."""
+    remedy: str = "shorter sequences"
+    """What makes smaller that which a micro-batch cannot divide."""
 
     def begin(self, step: int, progress: float) -> None:
         """Get ready for a step, so far in the budget, in [0, 1]. By default all steps are alike."""

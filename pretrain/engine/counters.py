@@ -46,6 +46,10 @@ class LossScale:
         kept = torch.where(is_due, self.value * 2, self.value)
         self.value = torch.where(overflowed, (self.value / 2).clamp(min=1.0), kept)
 
+    def can_shrink(self) -> bool:
+        """Whether a gradient that is not finite may have overflowed under it alone; waits for the device."""
+        return bool(self.value > 1)
+
     def state(self) -> tuple[float, int]:
         """Value and steps since the last overflow; waits for the device."""
         return float(self.value), int(self.steps_since_overflow)

@@ -100,6 +100,11 @@ def steps_behind(device: torch.device) -> int:
     return 1 if device.type == "cuda" else 0
 
 
+def optimizers_obey(device: torch.device) -> bool:
+    """Whether torch's fused AdamW reads there whether it is to change anything (`found_inf`); on MPS it does not."""
+    return device.type != "mps"
+
+
 @dataclass(frozen=True)
 class Precision:
     """The arithmetic of matrix products: `Precision("cpu", "bf16")()` is the context that the model computes in.

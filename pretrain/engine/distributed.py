@@ -42,7 +42,7 @@ class LostPeer(Exception):
 
 @dataclass
 class World:
-    """The processes of a run. Tensors that are summed lie on the CPU; gradients are DistributedDataParallel's matter.
+    """The processes of a run. What they add up is here; gradients are DistributedDataParallel's matter.
 
     `rank` is this process's number, from 0; process 0 is the one that writes.
     """
@@ -62,7 +62,7 @@ class World:
         return self.sum_tensor(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def sum_tensor(self, values: Tensor) -> Tensor:
-        """The sum of a CPU tensor over all processes, in place."""
+        """The sum of a tensor over all processes, in place, on its device."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
@@ -157,7 +157,7 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
         if number >= there:
             raise PretrainError(f"there are more processes on this machine than its {there} GPUs: start one for each")
         torch.cuda.set_device(number)
-        # Numbers are agreed on by gloo, so that no step waits for the GPU on their account.
+        # What the host has to know, all agree on by gloo: no step waits for the GPU on its account.
         backend = "cpu:gloo,cuda:nccl"
     try:
         dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)

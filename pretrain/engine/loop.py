@@ -211,7 +211,7 @@ def anomalies(run: Run) -> AbstractContextManager[None]:
     """The watch over every module, if it is asked for."""
     if not run.settings.detect_anomaly:
         return nullcontext()
-    return watched(run.learner.loss_sums, lambda: run.counters.step + 1)
+    return watched(run.learner.loss_sums, lambda: run.counters.step + 1, run.learner.loss_scale.can_shrink)
 
 
 def stop_if_asked(run: Run) -> None:
@@ -261,7 +261,8 @@ def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Modul
 def record_evaluation(run: Run, results: dict[str, float]) -> None:
     """Write down held-out results and remember whether they are the best."""
     counters = run.counters
-    judgement = run.judge(results)
+    # Nothing is less than no number.
+    judgement = [math.inf if math.isnan(value) else value for value in run.judge(results)]
     counters.evaluations_since_best += 1
     if counters.best is None or judgement < counters.best:
         counters.best, counters.best_step, counters.evaluations_since_best = judgement, counters.step, 0

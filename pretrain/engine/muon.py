@@ -44,22 +44,33 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Take a step with the gradients that are there; unlike those of torch, it takes no closure."""
+        """Take a step with the gradients that are there; unlike those of torch, it takes no closure.
+
+        One that fails for lack of memory has changed nothing: directions, which take it, come first.
+        """
         skip = self.found_inf
         taken = 1.0 if skip is None else 1.0 - skip
+        changes = []
         for group in self.param_groups:
             matrices = [p for p in group["params"] if p.grad is not None]
             if not matrices:
                 continue
             momentum, momenta = group["momentum"], [self._momentum_of(p) for p in matrices]
+            kept = 1 - (1 - momentum) * taken
             # Not a product with 0, which is not finite where the gradient is not.
             gradients = [p.grad if skip is None else torch.where(skip > 0, 0.0, p.grad) for p in matrices]
-            torch._foreach_mul_(momenta, 1 - (1 - momentum) * taken)
-            torch._foreach_add_(momenta, gradients, alpha=1 - momentum)
-            directions = orthogonal(torch._foreach_lerp(gradients, momenta, momentum), self.dtype)
+            # The gradient moved towards its new average: g + momentum * (kept * m + (1 - momentum) * g - g).
+            ahead = torch._foreach_mul(momenta, momentum * kept)
+            torch._foreach_add_(ahead, gradients, alpha=1 - momentum**2)
+            directions = orthogonal(ahead, self.dtype)
             torch._foreach_mul_(directions, [-_RMS * group["lr"] * math.sqrt(max(p.shape)) for p in matrices])
             torch._foreach_mul_(directions, taken)
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"] * taken)
+            shrunk = 1 - group["lr"] * group["weight_decay"] * taken
+            changes.append((momenta, kept, gradients, 1 - momentum, matrices, shrunk, directions))
+        for momenta, kept, gradients, weight, matrices, shrunk, directions in changes:
+            torch._foreach_mul_(momenta, kept)
+            torch._foreach_add_(momenta, gradients, alpha=weight)
+            torch._foreach_mul_(matrices, shrunk)
             torch._foreach_add_(matrices, directions)
 
     def _momentum_of(self, parameter: Tensor) -> Tensor:

@@ -72,10 +72,21 @@ class DepthRates:
 
 
 class AdamW(torch.optim.AdamW):
-    """Torch's, which obeys `found_inf` where it is fused."""
+    """Torch's, which obeys `found_inf` where it is fused.
+
+    A step that fails for lack of memory has changed nothing: averages, which take it, come before all changes.
+    """
 
     found_inf: Tensor | None = None
     """Scalar on the device of the parameters: a step where it is not 0 changes nothing."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take a step with the gradients that are there."""
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            if not self.state[parameter]:
+                averages = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[parameter] = {"step": torch.zeros((), device=parameter.device), **averages}
+        super().step(closure)
 
 
 def by_depth(named: Mapping[str, Tensor], rates: DepthRates | None) -> dict[int, dict[str, Tensor]]:

@@ -79,9 +79,10 @@ class LoopSettings:
     def __post_init__(self) -> None:
         if self.budget != "auto":
             Budget.parse(self.budget)
-        if Budget.parse(self.checkpoint_every, "--checkpoint-every").unit not in ("seconds", "steps"):
+        every = "10m or 500steps"
+        if Budget.parse(self.checkpoint_every, "--checkpoint-every", every).unit not in ("seconds", "steps"):
             raise PretrainError(
-                f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write 10m or 500steps"
+                f"--checkpoint-every {self.checkpoint_every} is neither a time nor steps: write {every}"
             )
         for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
             given = getattr(self, name)
@@ -116,8 +117,13 @@ class Budget:
     unit: Unit
 
     @classmethod
-    def parse(cls, text: str, option: str = "--budget") -> Self:
+    def parse(
+        cls, text: str, option: str = "--budget", examples: str = "90s, 30m, 2h, 5000steps, 3epochs or 1Btokens"
+    ) -> Self:
         """Read `30m`, `2h`, `5000steps`, `3epochs`, `1Btokens`.
+
+        Args:
+            option, examples: for messages: where the text is from, and what may stand there.
 
         Raises:
             PretrainError: it is none of these, or not positive.
@@ -128,8 +134,7 @@ class Budget:
         elif match := _COUNT.fullmatch(text):
             found = cls(float(match[1]) * _SCALE[match[2]], _COUNTED[match[3]])
         else:
-            units = "90s, 30m, 2h, 5000steps, 3epochs or 1Btokens"
-            raise PretrainError(f"{option} {text!r} is not understood: write {units}")
+            raise PretrainError(f"{option} {text!r} is not understood: write {examples}")
         if found.amount <= 0:
             raise PretrainError(f"{option} {text!r} is nothing: give a positive amount")
         return found

@@ -1,7 +1,8 @@
 """What computes a step, and one optimizer step on a global batch, in as many micro-batches and processes as there are.
 
 One verdict decides whether a step is taken: losses and gradient norm, over all parameters and processes, are finite. It
-stays on the device, where every part of the optimizer obeys it; the host reads it later (see `device.steps_behind`).
+stays on the device, where every part of the optimizer obeys it (but see `device.optimizers_obey`); the host reads it
+later (see `device.steps_behind`).
 """
 
 from collections.abc import Mapping
@@ -10,16 +11,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from data_prep.console.screen import say
 from data_prep.examples.random_keys import keys
 from model import PackedBatch
 from model.huggingface import PretrainedModel
 
 from .batches import Batches, moved
 from .counters import Counters, LossScale, Outcome
-from .device import Arriving, Precision, free_cache, steps_behind
+from .device import Arriving, Precision, free_cache, optimizers_obey, steps_behind
 from .distributed import World, unsynchronised
-from .optimizer import DepthRates, Optimizer, clip
+from .muon import Muon
+from .optimizer import AdamW, DepthRates, Optimizer, clip
+from .out_of_memory import halve, is_out_of_memory
 from .settings import LoopSettings, PretrainError
 
 
@@ -90,7 +92,8 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     totals = add_counts(learner, micro_batches, batches.num_tokens)
     while (sums := add_gradients(learner, micro_batches, totals, batches.maker.nothing())) is None:
         learner.optimizer.zero_grad()
-        counters.micro_batch_tokens = halve_micro_batches(learner, batches)
+        halve(batches.maker, batches.num_tokens, batches.longest, learner.device)
+        counters.micro_batch_tokens = batches.maker.micro_batch_tokens
         micro_batches = batches.micro_batches()
     losses = learner.world.sum_tensor(torch.stack(list(sums.values())))
     trained = [p for p in learner.model.parameters() if p.grad is not None]
@@ -201,60 +204,26 @@ def change_weights(learner: Learner, found_inf: Tensor) -> None:
     Raises:
         PretrainError: the GPU's memory is too small for the optimizer.
     """
+    if not optimizers_obey(learner.device) and found_inf.item():
+        return
     for part in learner.optimizer.parts:
         part.found_inf = found_inf
-        try:
-            part.step()
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
+        if not has_stepped(part):
             free_cache(learner.device)
-            retry(part)
+            if not has_stepped(part):
+                other = " or --optimizer adamw" if isinstance(part, Muon) else ""
+                raise PretrainError(
+                    f"the GPU's memory is too small for the optimizer of this model: use a smaller model{other}"
+                )
 
 
-def retry(part: torch.optim.Optimizer) -> None:
-    """A step of a part that had no memory for it, and has changed nothing."""
+def has_stepped(part: AdamW | Muon) -> bool:
+    """Let a part step; False where there was no memory for it, and nothing was changed, as what takes memory comes
+    first."""
     try:
         part.step()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise PretrainError(
-            "the GPU's memory is too small for the optimizer of this model: use a smaller --preset or --optimizer adamw"
-        ) from error
-
-
-def halve_micro_batches(learner: Learner, batches: Batches) -> int:
-    """Compute half as many tokens at once from now on; returns how many.
-
-    Raises:
-        PretrainError: single examples are too much already.
-    """
-    tokens = batches.maker.micro_batch_tokens
-    if tokens <= batches.longest:
-        raise PretrainError(
-            f"the GPU's memory is too small for one example of {batches.longest} tokens: use a smaller --preset or "
-            "--sequence-length"
-        )
-    free_cache(learner.device)
-    batches.maker.micro_batch_tokens = max(batches.longest, min(tokens, batches.num_tokens) // 2)
-    say(f"Out of GPU memory: continuing with micro-batches of {batches.maker.micro_batch_tokens:,} tokens, in the "
-        "same steps (--micro-batch-tokens).")  # fmt: skip
-    return batches.maker.micro_batch_tokens
-
-
-_OUT_OF_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "MPS backend out of memory",
-)
-"""In messages of RuntimeError: torch's allocator, the driver, cuBLAS, cuDNN and Metal."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether less work at once could help: the device's memory was too small for what raised this."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+        return False
+    return True

@@ -98,6 +98,20 @@ def test_what_is_computed_together_does_not_matter(encoder, oracle, tokens):
     assert near(found, oracle.vectors(TEXTS))
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_texts_that_do_not_fit_are_read_in_smaller_parts(encoder, monkeypatch, capsys, pooling):
+    embedder = Embedder(encoder, pooling=pooling)
+    expected, hidden = embedder.embed(TEXTS), embedder._hidden
+
+    def scarce(batch, only_first):
+        if batch.num_tokens > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return hidden(batch, only_first)
+
+    monkeypatch.setattr(embedder, "_hidden", scarce)
+    assert near(embedder.embed(TEXTS), expected) and "Out of GPU memory" in capsys.readouterr().err
+
+
 def test_awkward_texts_are_read_as_transformers_reads_them(encoder, oracle):
     found = Embedder(encoder).embed(AWKWARD)
     # Marks between words of Khmer are spaces here, as in pretraining.

@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 
 import pytest
+import torch
 
 from data_prep import durable
 from data_prep.text import lines as reading
@@ -18,6 +19,7 @@ from finetune.predict import PredictSettings
 from finetune.predict import main as predict
 from finetune.predictor import Facts, Predictor
 from finetune.settings import FinetuneError
+from finetune.tasks.tagging import Tagging
 from model import BertConfig, BertForTokenClassification
 from pretrain.engine.checkpoint import save_model_folder
 
@@ -157,6 +159,27 @@ def test_what_was_written_stays_where_the_rows_could_not_be_read_on(tagger, rows
     assert (tmp_path / "out.jsonl.part").stat().st_size > 0
     assert predict(given) == 0
     assert "going on after row" in capsys.readouterr().err
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_what_was_written_stays_where_a_gpu_has_too_little_memory(tagger, rows, tmp_path, monkeypatch, capsys):
+    """And the same command goes on with another device."""
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    calls, logits = [], Tagging.logits
+
+    def scarce(self, model, batch):
+        calls.append(None)
+        if len(calls) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits(self, model, batch)
+
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Tagging, "logits", scarce)
+        assert predict(given) == 2
+    assert "too small for" in (said := capsys.readouterr().err) and "--device cpu" in said
+    assert predict(given) == 0
+    assert "going on after row 20" in capsys.readouterr().err
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
 
 

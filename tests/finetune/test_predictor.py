@@ -87,6 +87,22 @@ def test_probabilities_are_those_of_transformers(folder, expected, kind, tokens)
     assert np.ptp(found, axis=0).max() > 0.02, "texts that look all alike prove nothing"
 
 
+def test_texts_that_do_not_fit_are_read_in_smaller_parts(folder, expected, monkeypatch, capsys):
+    predictor, room = Predictor(folder), 40
+    logits = type(predictor.task).logits
+
+    def scarce(self, model, batch):
+        if batch.num_tokens > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logits(self, model, batch)
+
+    monkeypatch.setattr(type(predictor.task), "logits", scarce)
+    assert predictor.outputs(singles()) == pytest.approx(expected["singles"], abs=1e-5)
+    assert "Out of GPU memory" in capsys.readouterr().err
+    predictor.outputs(singles())
+    assert not capsys.readouterr().err, "the smaller size stays"
+
+
 def test_the_probabilities_of_windows_are_averaged(fine_tuned, expected, small_tokenizer):
     folder = fine_tuned("windows")
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -58,7 +58,7 @@ def test_too_much_memory_is_warned_of_with_the_remedy():
     assert memory_warning(2e9, 2e9, 8192) is None
     assert memory_warning(3.14e9, 2.5e9, 8192) == (
         "Warning: the run needs about 3.1 GB of memory, and 2.5 GB are free: lower --micro-batch-tokens (now 8,192), "
-        "or take a smaller --preset."
+        "or take a smaller model."
     )
 
 

@@ -13,7 +13,7 @@ from data_prep.settings import PrepSettings
 from pretrain.batches import BatchMaker
 from pretrain.build import make_data, make_model
 from pretrain.engine.distributed import World
-from pretrain.engine.settings import Budget
+from pretrain.engine.settings import Budget, PretrainError
 from pretrain.evaluate import Evaluation
 from pretrain.objectives import bert_objective, make_objective
 from pretrain.resolve import resolve
@@ -51,6 +51,27 @@ def test_an_evaluation_repeats_exactly_and_leaves_the_mode_alone(prepared):
     model.eval()
     evaluation(model, 5)
     assert not model.training
+
+
+def test_an_evaluation_that_does_not_fit_is_computed_in_smaller_parts(prepared, monkeypatch, capsys):
+    settings = settings_of(prepared)
+    model, evaluation = model_of(prepared, settings), evaluation_of(prepared, settings)
+    expected = evaluation(model, 50)
+    room, scores = 200, evaluation.objective.score_sums
+
+    def scarce(model, batch):
+        if batch.num_tokens > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return scores(model, batch)
+
+    monkeypatch.setattr(evaluation.objective, "score_sums", scarce)
+    assert evaluation(model, 50) == pytest.approx(expected, rel=1e-5)
+    assert "Out of GPU memory" in capsys.readouterr().err and evaluation.maker.micro_batch_tokens <= room
+    evaluation(model, 50)
+    assert not capsys.readouterr().err, "the smaller size stays"
+    room = 10
+    with pytest.raises(PretrainError, match="too small for .* tokens at once"):
+        evaluation(model, 50)
 
 
 def test_the_seed_of_the_run_does_not_touch_the_held_out_examples(prepared):

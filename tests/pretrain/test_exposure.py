@@ -51,6 +51,15 @@ def test_scores_are_held_for_some_rows_at_a_time(folder):
     assert sizes == [(rows, exposure.tokenizer.vocab_size) for rows in (64, 64, 2)]
 
 
+def test_scores_are_made_of_the_place_that_is_asked_alone(folder, monkeypatch):
+    exposure = Exposure(folder)
+    row = [exposure.tokenizer.cls_id, *[exposure.tokenizer.mask_id] * 20, exposure.tokenizer.sep_id]
+    scored, model = [], exposure._filler.model
+    made = model.word_scores
+    monkeypatch.setattr(model, "word_scores", lambda hidden: scored.append(len(hidden)) or made(hidden))
+    assert [len(scores) for scores in exposure._scores([row] * 70, 5)] == scored == [64, 6]
+
+
 @pytest.mark.parametrize("rows_at_once", [64, 2])
 def test_ranks_are_those_of_brute_force(rows_at_once, folder, theirs, monkeypatch):
     monkeypatch.setattr("pretrain.exposure._ROWS_AT_ONCE", rows_at_once)

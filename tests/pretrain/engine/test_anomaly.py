@@ -21,6 +21,7 @@ from model import BertConfig, BertForPreTraining, BertForSequenceClassification
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.engine.anomaly import watched
 from pretrain.engine.batches import Position
+from pretrain.engine.counters import LossScale
 from pretrain.engine.settings import PretrainError
 from pretrain.engine.step import LossSums
 from pretrain.objectives import bert_objective
@@ -69,10 +70,10 @@ def plain(module):
     return module
 
 
-def compute(model, batch, *, objective=None, precision=nullcontext, wrap=plain):
+def compute(model, batch, *, objective=None, precision=nullcontext, wrap=plain, scale=None):
     """Losses of a forward and a backward pass that is watched."""
     loss_sums = wrap(LossSums(model, objective or bert_objective(np.ones(model.config.vocab_size))))
-    with watched(loss_sums, lambda: STEP):
+    with watched(loss_sums, lambda: STEP, (scale or LossScale(False)).can_shrink):
         with precision():
             sums = loss_sums(batch)
         torch.stack(list(sums.values())).sum().backward()
@@ -179,6 +180,15 @@ def test_a_weight_whose_gradient_alone_is_not_finite_is_named(fresh, batch, name
 def test_a_gradient_with_an_infinite_norm_is_named(fresh, batch):
     model = replaced(fresh, "mlm_head.dense", lambda module: spoiled_weight(module, 1e30))
     assert complaint(model, batch) == "the norm of the gradient of mlm_head.dense.weight"
+
+
+@pytest.mark.parametrize("spoiled", [SpoiledBefore, spoiled_weight])
+def test_a_gradient_that_overflows_under_a_loss_scale_is_no_anomaly_until_the_scale_is_1(fresh, batch, spoiled):
+    model = replaced(fresh, "bert.pooler.dense", lambda module: spoiled(module, torch.inf))
+    compute(model, batch, scale=LossScale(True))
+    assert "the gradient of" in complaint(model, batch, scale=LossScale(True, value=1.0))
+    nn.init.constant_(model.bert.layers[0].qkv.bias, torch.nan)
+    assert complaint(model, batch, scale=LossScale(True)) == "the weight bert.layers.0.qkv.bias"
 
 
 def test_a_gradient_that_only_the_tied_decoder_spoils_is_told_from_that_of_the_embedding(fresh, batch):

@@ -20,12 +20,12 @@ from pretrain.engine.batches import Batches, Position
 from pretrain.engine.checkpoint import Checkpoints, read_state
 from pretrain.engine.counters import Counters
 from pretrain.engine.distributed import World
-from pretrain.engine.loop import Run, stop_if_asked, train
-from pretrain.engine.muon import Muon
+from pretrain.engine.loop import Run, record_evaluation, stop_if_asked, train
+from pretrain.engine.optimizer import DepthRates, Optimizer
 from pretrain.engine.process import Interruption
 from pretrain.engine.progress import MetricsFile, Progress
 from pretrain.engine.settings import LoopSettings, PretrainError
-from pretrain.engine.step import Learner, step
+from pretrain.engine.step import Learner, change_weights, step
 from pretrain.masked_words import MaskedWords
 from pretrain.next_sentence import NextSentence
 from pretrain.objective import PretrainingObjective
@@ -167,42 +167,74 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
     assert found.losses == pytest.approx(expected.losses, rel=1e-5)
     assert found.norm == pytest.approx(expected.norm, rel=1e-4)
     assert learner.counters.step == 1 and learner.counters.tokens == examples.lengths().sum()
-    assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().out
+    assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().err
     calls = Scarce.calls
     step(learner, batches)
     assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
     Scarce.room = int(examples.lengths().max()) - 1
-    with pytest.raises(PretrainError, match="one example of .* tokens"):
+    with pytest.raises(PretrainError, match="too small for .* tokens at once"):
         step(learner, batches)
 
 
-class ShortOfMemory(Muon):
-    """A part that has memory for its step from the call of this number on, counted from 1."""
+class ShortOfMemory:
+    """A function that finds no memory at some of its calls, counted from 1."""
 
-    calls, enough_from = 0, 2
+    def __init__(self, function, at):
+        self.function, self.at, self.calls = function, at, 0
 
-    def step(self):
+    def __call__(self, *given, **named):
         self.calls += 1
-        if self.calls < self.enough_from:
+        if self.calls in self.at:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-        super().step()
+        return self.function(*given, **named)
 
 
-def test_an_optimizer_without_memory_is_tried_once_more_and_then_the_run_ends_with_a_sentence(prepared, model):
-    examples, maker = examples_and_maker(prepared)
-    weights = {}
-    for enough_from in (1, 2, 3):
-        twin = copy.deepcopy(model)
-        learner = make_learner(twin, optimizer="muon")
-        part = learner.optimizer.parts[1]
-        part.__class__, part.enough_from = ShortOfMemory, enough_from
-        if enough_from == 3:
-            with pytest.raises(PretrainError, match="too small for the optimizer.*--preset"):
-                step(learner, drawn(examples, maker))
-        else:
-            step(learner, drawn(examples, maker))
-            weights[enough_from] = twin.state_dict()
-    assert all(torch.equal(value, weights[2][name]) for name, value in weights[1].items())
+def with_depths(model, kind):
+    """A learner whose optimizer has a group of parameters for each layer."""
+    learner = make_learner(model, optimizer=kind)
+    learner.optimizer = Optimizer(model, kind, 1e-2, 0.1, rates=DepthRates(2, decay=0.5))
+    learner.optimizer.set_learning_rate(1e-2)
+    return learner
+
+
+def change(learner):
+    torch.manual_seed(learner.counters.step)
+    for parameter in learner.model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    change_weights(learner, torch.zeros(()))
+    learner.counters.step += 1
+
+
+@pytest.mark.parametrize(("kind", "home", "name", "at"), [
+    ("adamw", torch, "zeros_like", 1), ("adamw", torch, "zeros_like", 2), ("adamw", torch, "zeros_like", 61),
+    ("muon", torch.linalg, "matrix_norm", 1), ("muon", torch.linalg, "matrix_norm", 6),
+])  # fmt: skip
+def test_an_optimizer_that_finds_no_memory_amid_its_step_does_the_same_step_afterwards(
+    model, monkeypatch, kind, home, name, at
+):
+    plenty, scarce = (with_depths(copy.deepcopy(model), kind) for _ in range(2))
+    for _ in range(3):
+        change(plenty)
+        with monkeypatch.context() as patch:
+            patch.setattr(home, name, short := ShortOfMemory(getattr(home, name), {at}))
+            change(scarce)
+        # The averages of AdamW are made once.
+        assert short.calls > at or (kind == "adamw" and scarce.counters.step > 1)
+    for mine, other in zip(scarce.model.parameters(), plenty.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    state, expected = (learner.optimizer.state_tensors() for learner in (scarce, plenty))
+    assert state.keys() == expected.keys() and all(torch.equal(state[key], expected[key]) for key in state)
+
+
+@pytest.mark.parametrize(("kind", "home", "name", "remedy"), [
+    ("adamw", torch, "zeros_like", "a smaller model$"),
+    ("muon", torch.linalg, "matrix_norm", "a smaller model or --optimizer adamw$"),
+])  # fmt: skip
+def test_an_optimizer_without_memory_ends_the_run_with_a_sentence(model, monkeypatch, kind, home, name, remedy):
+    learner = with_depths(model, kind)
+    monkeypatch.setattr(home, name, ShortOfMemory(getattr(home, name), range(1, 99)))
+    with pytest.raises(PretrainError, match=f"too small for the optimizer.*{remedy}"):
+        change(learner)
 
 
 def test_micro_batches_that_were_halved_stay_so_where_the_run_goes_on(prepared, model, tmp_path):
@@ -250,6 +282,14 @@ def test_results_that_are_read_a_step_later_are_the_same(prepared, model, tmp_pa
     (kept, state, weights), (later_kept, later_state, later_weights) = rows(0), rows(1)
     assert len(kept) > 9 and later_kept == kept and later_state == state
     assert all(map(torch.equal, weights, later_weights))
+
+
+def test_after_an_evaluation_without_a_number_the_next_one_is_the_best(prepared, model, tmp_path):
+    run = make_run(prepared, model, tmp_path, "30steps")
+    for number, loss in enumerate((math.nan, 2.0, math.nan, 1.0, 1.5), 1):
+        run.counters.step = number
+        record_evaluation(run, {"loss": loss})
+    assert run.counters.best == [1.0] and run.counters.best_step == 4 and run.counters.evaluations_since_best == 1
 
 
 def test_in_a_time_budget_the_same_weights_are_never_evaluated_twice(prepared, model, tmp_path, monkeypatch):
