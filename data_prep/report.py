@@ -121,8 +121,10 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
             f"{pairs['unlabelled'] / pairs['examples']:.0%} of the examples carry no next-sentence label; most "
             f"frequent reason: {_REASONS[most]}. Their words are learned all the same; {_REMEDIES[most]}."
         )
-    # Words that are too long have a warning of their own.
-    unknown = text["unk_rate"] - corpus["checks"]["long_words"] / max(1, facts["train"]["tokens"])
+    # Words that are too long have a warning of their own. They are counted in all that was read, copies among them.
+    read = max(1, corpus["checks"]["documents"])
+    long_words = corpus["checks"]["long_words"] * facts["train"]["documents"] / read
+    unknown = text["unk_rate"] - long_words / max(1, facts["train"]["tokens"])
     if unknown > 0.001:
         remedy = "a larger --vocab-size covers more characters"
         if is_vocabulary_given:

@@ -116,6 +116,7 @@ class TextChecks:
         repeated = [line for line, _ in self.repeated_lines()]
         in_repeated = sum(len(line) * self._times_of_line[line] for line in repeated)
         return {
+            "documents": self.documents,
             "documents_without_group": self.documents_without_group,
             "control_characters": self.control_characters + self.latin_controls,
             "latin_controls": self.latin_controls,

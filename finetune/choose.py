@@ -71,6 +71,10 @@ def run(settings: ChooseSettings) -> None:
 
     sources = begin(settings.asked(settings.model), ChooseSettings.model, "finetune.run")
     folders = seeds_decided_on(settings.model) or [settings.model]
+    pipes = [source.shown for source in sources if source.is_on_disk and source.written is None]
+    if pipes and len(folders) > 1:
+        raise FinetuneError(f"each of the {len(folders)} seeds of {settings.model} reads the texts, and {pipes[0]} can "
+                            "be read only once: save it as a file")  # fmt: skip
     if (Path(settings.model) / "fold-1").is_dir():
         raise FinetuneError(f"{settings.model} holds folds: give one of them, {Path(settings.model) / 'fold-1'}")
     rows: list[dict[str, Any]] = []

@@ -33,13 +33,15 @@ def resamples(groups: np.ndarray, count: int) -> list[np.ndarray]:
     1997, section 3.8): int64 arrays of the texts' numbers.
 
     Args:
-        groups: int64 [n], numbered from 0.
+        groups: int64 [n], numbered from 0 without gaps.
         count: how many resamples.
     """
     rng, order = np.random.default_rng(_SEED), np.argsort(groups, kind="stable")
     bounds = np.searchsorted(groups[order], np.arange(groups.max() + 2))
     members = np.split(order, bounds[1:-1])
     drawn = rng.integers(0, len(members), (count, len(members)))
+    if len(members) == len(groups):
+        return list(order[drawn])
     return [np.concatenate([members[group] for group in row]) for row in drawn]
 
 

@@ -16,23 +16,15 @@ class Ranking:
         # Where each number begins.
         self._starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])) if len(ranked) else np.zeros(0, int)
 
-    def auroc(self, weights: np.ndarray, positive: np.ndarray) -> float | None:
-        """The share of pairs of a positive and a negative text that stand in the right order, a half for equal ones
-        (Hanley and McNeil 1982); None without both kinds.
+    def both(self, weights: np.ndarray, positive: np.ndarray) -> tuple[float | None, float | None]:
+        """AUROC, the share of pairs of a positive and a negative text that stand in the right order, a half for equal
+        ones (Hanley and McNeil 1982); and average precision, the precision at each threshold, weighted by the recall
+        that it adds, as scikit-learn has it. None of texts of one kind, and without a positive text.
 
         Args:
             weights: [n], how often each text counts.
             positive: bool [n].
         """
-        return _auroc(*self._counts(weights, positive))
-
-    def average_precision(self, weights: np.ndarray, positive: np.ndarray) -> float | None:
-        """The precision at each threshold, weighted by the recall that it adds, as scikit-learn has it; None without a
-        positive text (see `auroc`)."""
-        return _average_precision(*self._counts(weights, positive))
-
-    def both(self, weights: np.ndarray, positive: np.ndarray) -> tuple[float | None, float | None]:
-        """`auroc` and `average_precision`."""
         counts = self._counts(weights, positive)
         return _auroc(*counts), _average_precision(*counts)
 

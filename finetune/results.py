@@ -49,8 +49,14 @@ class Results:
 
     def write(self, with_baselines: bool = True) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
-        results = self._results() | {"baselines": run_baselines(self.settings, self.dataset) if with_baselines else {}}
+        results = self._results() | {"baselines": {}}
+        # The model is there whatever becomes of the simple tools, which are slow on a great many texts; results of an
+        # earlier one are not to stand beside it.
+        (self.out / "results.json").unlink(missing_ok=True)
         self._write_final(results)
+        if with_baselines:
+            results["baselines"] = run_baselines(self.settings, self.dataset)
+            write_text(self.out / "final" / "README.md", self._card(results))
         self.task.write_files(self.out, self.shown, self.settings)
         write_json(self.out / "results.json", results)
         self._say(results)
@@ -104,13 +110,16 @@ class Results:
             return {}
         return {shown.split: by_part(self.task, shown.targets, shown.outputs, shown.examples)}
 
+    def _card(self, results: dict) -> str:
+        config = model_config(str(self.seed_folder / "model"))
+        settings = replace(self.settings, learning_rate=self.best["learning_rate"])
+        return model_card(self.task, config, results, self.dataset.columns.texts, settings)
+
     def _write_final(self, results: dict) -> None:
         model = self.seed_folder / "model"
-        settings = replace(self.settings, learning_rate=self.best["learning_rate"])
-        card = model_card(self.task, model_config(str(model)), results, self.dataset.columns.texts, settings)
         with whole_folder(self.out / "final", sum(path.stat().st_size for path in model.iterdir())) as folder:
             shutil.copytree(model, folder, dirs_exist_ok=True)
-            write_text(folder / "README.md", card)
+            write_text(folder / "README.md", self._card(results))
 
     def _say(self, results: dict) -> None:
         task = self.task

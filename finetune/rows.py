@@ -26,7 +26,7 @@ PAIR_COLUMNS = (
     ("premise", "hypothesis"), ("question1", "question2"), ("question", "answer"), ("query", "passage"),
 )  # fmt: skip
 # Of the rows at the front of a file, for finding its columns.
-_SAMPLED_ROWS = 100
+_SAMPLED_ROWS = 1_000
 
 
 class BadRows:

@@ -7,6 +7,9 @@ import numpy as np
 
 # Word counts of 5,000 to 50,000 texts took the solver 20 to 130.
 _MOST_ITERATIONS = 2000
+# Weights of a solver, over all classes, each of which takes some 240 bytes; and how many words and word pairs there may
+# be in any case.
+_MOST_WEIGHTS, _FEWEST_WORDS = 4_000_000, 1_000
 
 
 def majority(train_labels: np.ndarray, num_rows: int, num_labels: int) -> np.ndarray:
@@ -27,7 +30,8 @@ def tfidf(
 ) -> list[np.ndarray]:
     """Probabilities by logistic regression on words and word pairs, weighted by TF-IDF: float32 [rows, C] for each set.
 
-    A class that is absent from training has probability 0. Where nothing can be learned, because the training texts
+    Of a great many words the most frequent ones are taken, as many as the solver has memory for. A class that is absent
+    from training has probability 0. Where nothing can be learned, because the training texts
     contain no word or one class only, the answer is that of `majority`.
 
     Args:
@@ -58,7 +62,8 @@ def _logistic(
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    most_words = max(_FEWEST_WORDS, _MOST_WEIGHTS // num_labels)
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=most_words)
     if not _has_words(train, vectorizer):
         return [[majority(each, len(rows), num_labels) for rows in others] for each in targets]
     weights, results = "balanced" if balanced else None, []

@@ -162,10 +162,15 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
         takes_list = any(map(is_list, members(option.kind)))
         if isinstance(entry, dict) or (isinstance(entry, list) and not takes_list):
             raise UserError(f"{source}: {name} takes {describe(option.kind)}, not a {type(entry).__name__}")
-        words = [str(item) for item in (entry if isinstance(entry, list) else [entry])]
+        words = [_word(item, option.kind) for item in (entry if isinstance(entry, list) else [entry])]
         words = words if is_list(option.kind) else [",".join(words)]
         values[option.field.name] = value_of(words, option.kind, f"{source}: {option.field.name}")
     return values
+
+
+def _word(item: Any, kind: Any) -> str:
+    """An entry as a word: YAML takes a bare yes or no for a truth value."""
+    return ("no", "yes")[item] if isinstance(item, bool) and bool not in members(kind) else str(item)
 
 
 FILES = ("data", "dataset", "input", "text", "file", "files", "train-file")

@@ -11,6 +11,15 @@ COLUMNS = ("answer", "spans", "_task_hash", "id", "data", "annotations", "comple
 """What is asked for here beside the columns of texts and labels."""
 
 
+_OF_A_TASK = {
+    "id", "inner_id", "data", "meta", "annotations", "completions", "predictions", "drafts", "file_upload", "project",
+    "created_at", "updated_at", "updated_by", "overlap", "is_labeled", "total_annotations", "cancelled_annotations",
+    "total_predictions", "comment_count", "unresolved_comment_count", "comment_authors", "last_comment_updated_at",
+    "reviews", "agreement", "state",
+}  # fmt: skip
+"""What Label Studio writes about a task: a row with another column is no task, be it one with a column "data"."""
+
+
 class Mention(NamedTuple):
     """Characters `start` to `end` (the first one after it) of a text, and their type."""
 
@@ -26,7 +35,8 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     joined by semicolons, as are several choices in one column of the JSON-MIN export.
     """
     data, annotations = row.get("data"), row.get("annotations", row.get("completions"))
-    if not isinstance(data, Mapping) or not (annotations is None or isinstance(annotations, list)):
+    is_task = isinstance(annotations, list) or (annotations is None and row.keys() <= _OF_A_TASK)
+    if not isinstance(data, Mapping) or not is_task:
         return {name: _joined(value) for name, value in row.items()} if "annotation_id" in row else row
     made = [each for each in annotations or () if isinstance(each, Mapping) and not each.get("was_cancelled")]
     found = {"id": row["id"], **data} if "id" in row else dict(data)

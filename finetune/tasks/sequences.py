@@ -89,6 +89,8 @@ def class_name(value: Any, column: str) -> str:
     if isinstance(value, float):
         if math.isnan(value):
             value = None
+        elif math.isinf(value):
+            raise ValueError(f'has an infinite number in "{column}", which is not a class')
         elif value.is_integer():
             value = int(value)
         else:

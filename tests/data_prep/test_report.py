@@ -17,7 +17,7 @@ SOUND = {
         "checks": TextChecks().numbers(),
         "settings": {"group_column": None},
     },
-    "train": {"tokens": 5_000_000, "sentences": 200_000},
+    "train": {"tokens": 5_000_000, "sentences": 200_000, "documents": 90},
     "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005},
     "pairs": {
         "next": 500,
@@ -70,6 +70,15 @@ def test_sound_text_is_left_alone():
 def test_each_trouble_is_said_alone(facts, words):
     (sentence,) = warnings(facts, False)
     assert words in sentence
+
+
+def test_long_words_of_copies_explain_no_unknown_words():
+    """A file that was given twice has each of them twice, and what is learned from has them once."""
+    checks = SOUND["corpus"]["checks"] | {"long_words": 50_000, "documents": 180}
+    twice = {"checks": checks, "documents": 180, "duplicates": 90}
+    for rate, are_said in ((0.0055, False), (0.0065, True)):
+        facts = changed("corpus", **twice) | {"text": SOUND["text"] | {"unk_rate": rate}}
+        assert any("[UNK]" in sentence for sentence in warnings(facts, False)) is are_said
 
 
 def test_a_vocabulary_that_was_given_is_extended_not_enlarged():

@@ -67,6 +67,17 @@ def test_tfidf_equals_the_pipeline_of_scikit_learn_in_the_columns_of_its_classes
         assert not probabilities[:, [1, 3, 5]].any()
 
 
+def test_of_more_words_than_the_solver_has_memory_for_the_frequent_ones_are_taken(monkeypatch):
+    monkeypatch.setattr("finetune.simple_models._MOST_WEIGHTS", 200)
+    monkeypatch.setattr("finetune.simple_models._FEWEST_WORDS", 10)
+    train, labels = sentences(120, [0, 1, 2, 3], seed=1)
+    [found] = tfidf(train, labels, [train], 4, balanced=False)
+    pipeline = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=50), LogisticRegression(C=10, max_iter=5000)
+    ).fit([example.text for example in train], labels)
+    np.testing.assert_allclose(found, pipeline.predict_proba([example.text for example in train]), atol=1e-6)
+
+
 def test_tfidf_learns_from_the_second_text_of_a_pair():
     train, labels = sentences(150, [0, 1, 2], seed=4, pair=True)
     test, gold = sentences(100, [0, 1, 2], seed=5, pair=True)

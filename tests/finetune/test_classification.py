@@ -141,7 +141,7 @@ def test_words_and_whole_numbers_are_labels(value, name):
     ("value", "problem"),
     [
         (None, 'has no "label"'), (math.nan, 'has no "label"'), ("", 'has no "label"'), (" \t", 'has no "label"'),
-        (1.5, "a fraction"), (math.inf, "a fraction"), ([1], "a list"), ({"a": 1}, "not a class"),
+        (1.5, "a fraction"), (math.inf, "an infinite number"), ([1], "a list"), ({"a": 1}, "not a class"),
     ],
 )  # fmt: skip
 def test_what_is_no_label(value, problem):

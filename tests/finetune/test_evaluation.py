@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -374,7 +375,10 @@ def test_rows_are_chosen_that_are_uncertain_and_differ(encoder, files, tmp_path,
     assert "is no .jsonl file" in capsys.readouterr().err
     assert choose([str(next_rows), f"--model={out}", f"--out={tmp_path / 'x.jsonl'}", "--device=cpu"]) == 2
     assert 'the input has a column "uncertainty" already' in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.jsonl", "run"]
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert choose([str(tmp_path / "pipe.jsonl"), f"--model={out}", f"--out={tmp_path / 'x.jsonl'}"]) == 2
+    assert "pipe.jsonl can be read only once: save it as a file" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.jsonl", "pipe.jsonl", "run"]
 
 
 def test_equal_texts_are_not_chosen_twice_while_others_are_there():

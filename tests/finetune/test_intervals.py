@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 
 import finetune.intervals
 from finetune.entities.tags import TagScheme
-from finetune.intervals import by_part, groups_of, intervals, paired, resamples
+from finetune.intervals import _SEED, by_part, groups_of, intervals, paired, resamples
 from finetune.metrics import scores, scores_of_draws
 from finetune.rows import Example
 from finetune.tasks.classification import Classification
@@ -44,6 +44,13 @@ def test_a_group_is_drawn_whole_and_as_many_groups_as_there_are():
         assert all(len(set(times[groups == group])) == 1 for group in range(4))
         assert sum(times[groups == group][0] for group in range(4)) == 4 and sizes.sum() == 7
     assert [d.tolist() for d in resamples(groups, 3)] == [d.tolist() for d in resamples(groups, 3)]
+
+
+def test_texts_of_their_own_are_drawn_as_groups_of_one():
+    one_by_one = np.random.default_rng(0).permutation(50)
+    drawn = np.random.default_rng(_SEED).integers(0, 50, (20, 50))
+    for draw, groups in zip(resamples(one_by_one, 20), drawn, strict=True):
+        assert one_by_one[draw].tolist() == groups.tolist()
 
 
 def test_the_interval_of_an_accuracy_is_that_of_a_share():

@@ -210,6 +210,12 @@ def test_labels_are_the_numbers_of_columns_that_begin_with_1(write_rows, capsys,
     assert ("numbered from 1" in said) == bool(first_number) and "counted from" not in said
 
 
+def test_a_sorted_file_shows_its_first_number_behind_hundreds_of_rows(write_rows):
+    rows = [{"goal": f"heart {n}", "sol1": f"a {n}", "sol2": f"b {n}", "label": int(n < 300)} for n in range(400)]
+    dataset = read_dataset(FinetuneSettings(train=write_rows(rows), task="multiple-choice"))
+    assert all(row.label == (int(row.text.split()[1]) < 300) for row in (*dataset.train, *dataset.validation))
+
+
 def test_a_number_that_no_column_has_is_said():
     columns = Columns(("sentence",), "answer", choices=("option1", "option2"), first_number=1)
     assert TASK.example("x:1", WINOGRANDE[0] | {"answer": "2"}, columns).label == 1

@@ -96,6 +96,23 @@ def test_the_folder_holds_what_is_promised(finished):
     assert (finished / "confusion.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_model_is_there_also_where_the_simple_tools_find_no_memory(given, finished, tmp_path, monkeypatch):
+    out = shutil.copytree(finished, tmp_path / "run")
+    shutil.rmtree(out / "final")
+    (out / "results.json").unlink()
+
+    def no_memory(*given):
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr("finetune.results.run_baselines", no_memory)
+        main(given(out, seeds=2, metric="loss"))
+    assert weights(out / "final") == weights(finished / "final")
+    assert main(given(out, seeds=2, metric="loss")) == 0
+    assert results_of(out)["baselines"] == results_of(finished)["baselines"]
+    assert (out / "final" / "README.md").read_text() == (finished / "final" / "README.md").read_text()
+
+
 def test_results_have_mean_and_spread_of_every_metric_over_the_seeds(finished):
     found = results_of(finished)
     assert found["labels"] == ["heart", "mask", "number"]

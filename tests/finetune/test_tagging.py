@@ -394,6 +394,9 @@ def test_exports_of_annotation_tools_with_more_than_entities():
     assert annotations.plain_row(several)["sentiment"] == "a;b"
     assert annotations.plain_row({"text": "a", "own": {"choices": ["a"]}})["own"] == {"choices": ["a"]}
     assert set(Tagging().example("x:1", {"text": "Bo", "annotation_id": 7}, TEXT).label) == {"O"}
+    # A row of one's own may have a column of this name.
+    own = {"text": "a", "label": "x", "data": {"source": "b"}}
+    assert annotations.plain_row(own) == own
     for nothing in ({"annotations": []}, {"annotations": [{"was_cancelled": True}]}, {}):
         row = annotations.plain_row({"data": {"text": "Bo"}, **nothing})
         with pytest.raises(ValueError, match='has no "label"'):

@@ -184,6 +184,15 @@ def test_config_entries_count_and_later_options_win(tmp_path: Path) -> None:
     assert read("--lowercase", "--corpus", "c", "--config", str(config)).prep == Preparation(corpus=["c"])
 
 
+@pytest.mark.parametrize("word", ["yes", "no"])
+def test_a_bare_yes_or_no_in_a_config_is_that_word_where_no_truth_value_is_taken(tmp_path: Path, word: str) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"out: {word}\ntext_column: {word}\ncorpus: [{word}]\ncompile: {word}\n")
+    got = read("--config", str(config))
+    assert got.out == Path(word) and got.prep.text_column == word and got.prep.corpus == [word]
+    assert got.compile is (word == "yes")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
