@@ -57,7 +57,7 @@ def options() -> ArgumentParser:
     made.add_argument("--prepared", type=Path, required=True, help="folder that data_prep wrote")
     made.add_argument("--minutes-per-run", type=float, default=MINUTES, help=f"default: {MINUTES:g}")
     made.add_argument("--steps-per-run", type=int, help="equal steps in place of equal minutes")
-    made.add_argument("--threads", type=int, help="of our runs (default: as the product has it)")
+    made.add_argument("--threads", type=int, help="of all runs (default: as the product has it)")
     made.add_argument("--seeds", type=int, default=1, help="of the default and of each variant (default: 1)")
     made.add_argument("--variants", nargs="*", default=[], metavar="NAME=ARGS", help="what differs from the default")
     made.add_argument("--preset", default="auto", help="model size of our runs (default: what the product takes)")
@@ -246,7 +246,7 @@ def our_settings(given: Namespace, terms: Terms, arguments: list[str]) -> Pretra
         "evaluations": terms.points,
     }
     common |= {"threads": given.threads} if given.threads else {}
-    if any(argument.startswith("--init-from") for argument in arguments):
+    if any(argument.startswith(("--init-from", "--teacher")) for argument in arguments):
         del common["preset"]  # sizes are those of that model
     words = [f"--{option}={value}" for option, value in common.items()]
     found: list[PretrainSettings] = []

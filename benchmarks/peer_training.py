@@ -24,6 +24,7 @@ import transformers
 from timed_training import Judge, Stopwatch, Terms
 from torch import Tensor, nn
 
+from data_prep.errors import UserError
 from data_prep.examples.packing import ShardExamples
 from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
@@ -31,7 +32,7 @@ from model import BertConfig, PackedBatch, parameter_count
 from model.families import read_config
 from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
 from pretrain.build import make_model
-from pretrain.engine.batches import Position
+from pretrain.engine.batches import Position, moved
 from pretrain.engine.device import Precision
 from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.settings import Budget, Schedule
@@ -91,6 +92,9 @@ class PeerTraining:
 
     Args:
         settings: resolved, with a batch size. It starts from the model of `--init-from`, or from our fresh one.
+
+    Raises:
+        UserError: for fp16, whose loss scale is not built here.
     """
 
     def __init__(self, settings: PretrainSettings):
@@ -103,6 +107,8 @@ class PeerTraining:
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, tokens, plan=plan)
         self._objective = make_objective(settings, self.prepared)
         self._precision, self._settings = Precision(settings.device, settings.precision), settings
+        if self._precision.needs_loss_scale:
+            raise UserError("transformers has no loss scale here: use a device with bf16, or --peers with no value")
         attention, self._groups = CPU_WAY if settings.device == "cpu" else OTHER_WAY
         with tempfile.TemporaryDirectory() as folder:
             make_model(settings, self.prepared, self._objective).save_pretrained(folder)
@@ -123,7 +129,7 @@ class PeerTraining:
             counts.update(self._objective.counts(batch))
         for batch in groups:
             with self._precision():
-                sums = self._objective.loss_sums(self.model, batch.to(self._settings.device, non_blocking=True))
+                sums = self._objective.loss_sums(self.model, moved(batch, torch.device(self._settings.device)))
             sum(value / max(1, counts[name]) for name, value in sums.items()).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.clip_norm, foreach=True)
         self._optimizer.step()

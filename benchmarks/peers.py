@@ -48,9 +48,14 @@ class Padded:
     """[N]"""
 
     def to(self, device: str) -> "Padded":
-        inputs = {name: value.to(device, non_blocking=True) for name, value in self.inputs.items()}
+        inputs = {name: sent(value, device) for name, value in self.inputs.items()}
         targets = (self.labels, self.masked_places, self.next_sentence_label)
-        return Padded(inputs, *(value.to(device, non_blocking=True) for value in targets))
+        return Padded(inputs, *(sent(value, device) for value in targets))
+
+
+def sent(values: Tensor, device: str) -> Tensor:
+    """Values on a device; the host goes on at once, as what is copied to a GPU lies in pinned memory."""
+    return (values.pin_memory() if device == "cuda" else values).to(device, non_blocking=True)
 
 
 def padded(packed: list[PretrainingBatch], groups: int) -> list[Padded]:
@@ -152,7 +157,7 @@ class TransformersTraining:
 
     def step(self, batches: list[Padded]) -> tuple[dict[str, Tensor], Tensor]:
         """One optimizer step; the losses before it and the norm of the gradient before clipping."""
-        totals, total = targets(batches).to(self.device), torch.zeros(2, device=self.device)
+        totals, total = sent(targets(batches), self.device), torch.zeros(2, device=self.device)
         for batch in batches:
             with self.precision():
                 losses = self.losses(batch.to(self.device), totals)
