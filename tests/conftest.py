@@ -12,10 +12,13 @@ import pytest
 from hypothesis import settings
 
 from data_prep.prepared import Shard
+from data_prep.text import builtin
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # The processes of a test run share the cores; read when torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where there are several threads, those that wait leave the core to others.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # What a shell without job control starts in the background ignores SIGINT, and so would all that is started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,6 +51,15 @@ def pytest_xdist_make_scheduler(config, log):
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,[]"
 WORDS = ("the", "of", "heart", "rate", "patient", "was", "stable", "##s", "##ing", "##ly", "##ed", "mask")
+
+
+@pytest.fixture
+def small_builtin(monkeypatch) -> None:
+    """The built-in corpus of two small packages: reading all of them takes a while."""
+    root = Path(builtin.__file__).parents[2]
+    packages = [("prep", root / "data_prep"), ("model", root / "model")]
+    modules = tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
+    monkeypatch.setattr(builtin, "_modules", lambda: modules)
 
 
 @pytest.fixture(scope="session")

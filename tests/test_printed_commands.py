@@ -134,7 +134,7 @@ def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("module", "given"), commands())
-def test_it_makes_a_plan(module, given, owner, monkeypatch, capsys):
+def test_it_makes_a_plan(module, given, owner, small_builtin, monkeypatch, capsys):
     """The stages with --dry-run, the model, its batches and the vocabulary small; the rest runs as it is printed."""
     monkeypatch.chdir(owner)
     if module == "finetune.predict" and "--model" not in given:

@@ -21,7 +21,12 @@ HERE = Path(__file__).parent
 # In the environment of all processes of one life, so that they are found again.
 _MARK = "LIFE_UNDER_TEST"
 # Imported once; runs are forked from there, which takes milliseconds. Nothing is computed there.
-_PRELOADED = ["pretrain.pretraining", "finetune.finetuning", "matplotlib.pyplot", "torch._dynamo", "lives"]
+# Not torch.distributed.nn.functional: when it is imported is itself a matter of a test.
+_PRELOADED = [
+    "pretrain.pretraining", "finetune.finetuning", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pyarrow",
+    "joblib", "scipy.stats", "sklearn.linear_model", "sklearn.metrics", "sklearn.feature_extraction.text",
+    "torch._dynamo", "lives",
+]  # fmt: skip
 
 
 class Life:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import hooks
 import numpy as np
@@ -193,12 +194,12 @@ def test_a_relative_is_learned_to_the_bit_through_a_kill(processes, options, job
         options = (f"--teacher={finish(job.changed(steps=3), tmp_path / 'teacher', Job.fork) / 'final'}",)
         # The teacher brings the size of its student.
         job = replace(job, arguments=tuple(each for each in job.arguments if not each.startswith("--preset")))
-    job = job.changed(*options, processes=processes)
+    job = job.changed(*options, processes=processes, steps=10)
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
     out = tmp_path / "out"
     seen = Seen(out, job)
     with job.fork(out, tmp_path / "log") as life:
-        assert life.wait_until(lambda: seen.last()[0] >= 8)
+        assert life.wait_until(lambda: seen.last()[0] >= 6)
         life.kill_rank(processes - 1)
         assert life.wait() != 0
     finish(job, out, Job.fork)
@@ -321,15 +322,16 @@ def test_two_processes_fine_tune_as_one_also_with_a_teacher(finetune_job, tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_begin_again_together_where_nothing_was_learned_also_after_a_kill(finetune_job, tmp_path):
-    given = ("--learning-rate=1", "--seeds=1", "--checkpoint-every=10steps")
-    job = finetune_job.changed(*given, steps=52, evaluations=1, processes=2)
-    undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
+    given = ("--learning-rate=1", "--seeds=1", "--checkpoint-every=4steps")
+    job = finetune_job.changed(*given, steps=14, evaluations=1, processes=2)
+    fork = partial(Job.fork, before=hooks.judged_soon)
+    undisturbed = finish(job, tmp_path / "undisturbed", fork)
     results = json.loads((undisturbed / "seed-1" / "results.json").read_text())
     assert [restart["learning_rate"] for restart in results["restarts"]] == [1.0, 0.3]
     out = tmp_path / "out"
-    with job.fork(out, tmp_path / "log") as life:
-        assert life.wait_until(lambda: (out / "seed-1" / "restarts.json").exists() and Seen(out, job).newest() >= 10)
+    with fork(job, out, tmp_path / "log") as life:
+        assert life.wait_until(lambda: (out / "seed-1" / "restarts.json").exists() and Seen(out, job).newest() >= 4)
         life.kill_rank(1)
         assert life.wait() != 0
-    finish(job, out, Job.fork)
+    finish(job, out, fork)
     assert differences(out, undisturbed) == []

@@ -82,8 +82,8 @@ def correlation(gold: list[int], predicted: list[int]) -> float:
 
 
 def in_cases(every: int):
-    """Some of them, and hundreds of others in the slow tests."""
-    others = pytest.param(range(400, 600), marks=pytest.mark.slow)
+    """Some of them, and others in the slow tests, more of them where they take little time."""
+    others = pytest.param(range(400, 600, max(1, every // 5)), marks=pytest.mark.slow)
     return pytest.mark.parametrize("seeds", [range(0, 400, every), others])
 
 

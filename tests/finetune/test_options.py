@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,12 +268,7 @@ def test_half_a_character_is_no_obstacle(encoder, make_rows, tmp_path):
     assert main(arguments(encoder, train, tmp_path / "run", budget="1steps", test=train)) == 0
 
 
-def test_built_in_texts_are_split_three_ways(monkeypatch):
-    # Two small packages suffice: reading all of them takes a while.
-    root = Path(builtin.__file__).parents[2]
-    packages = [("prep", root / "data_prep"), ("model", root / "model")]
-    modules = tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
-    monkeypatch.setattr(builtin, "_modules", lambda: modules)
+def test_built_in_texts_are_split_three_ways(small_builtin):
     found = read_dataset(FinetuneSettings())
     parts = {name: [example.text for example in getattr(found, name)] for name in ("train", "validation", "test")}
     assert found.task.labels == ["model", "prep"]

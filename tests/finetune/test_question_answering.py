@@ -289,7 +289,7 @@ def test_all_ways_of_training_know_the_task(encoder, tmp_path, one_thread):
         rows.append(json.dumps(row) + "\n")
     train = tmp_path / "train.jsonl"
     train.write_text("".join(rows))
-    given = [f"--model={encoder}", f"--train={train}", *OPTIONS, "--budget=3epochs", "--evaluations=1"]
+    given = [f"--model={encoder}", f"--train={train}", *OPTIONS, "--budget=3steps", "--evaluations=1"]
     for name, *options in (
         ("folds", "--folds=3", "--group-column=title", "--report-by=site"),
         ("curve", "--learning-curve"),

@@ -60,7 +60,18 @@ def test_the_only_entry_added_is_the_best_there_is(small_tokenizer, lines):
         for start in range(len(pieces)):
             for end in range(start + 2, min(len(pieces), start + 16) + 1):
                 runs.add(pieces[start] + "".join(piece.removeprefix("##") for piece in pieces[start + 1 : end]))
-    best = min((tokens(small_tokenizer.extended([run]), lines) for run in runs), default=None)
+    known, counts = set(small_tokenizer.vocabulary), Counter(" ".join(lines).split())
+    usual = {word: len(cut(word, known)) for word in counts}
+
+    def reached_with(run: str) -> int:
+        """Tokens of the text with one more entry, which acts on words that contain it."""
+        of_others = sum(usual[word] * times for word, times in counts.items() if run.removeprefix("##") not in word)
+        mine = (word for word in counts if run.removeprefix("##") in word)
+        return of_others + sum(len(cut(word, known | {run})) * counts[word] for word in mine)
+
+    for run in sorted(runs)[:2]:
+        assert reached_with(run) == tokens(small_tokenizer.extended([run]), lines)
+    best = min(map(reached_with, runs), default=None)
     found = new_entries(small_tokenizer, lambda: lines, 1)
     if found:
         reached = tokens(small_tokenizer.extended(found), lines)

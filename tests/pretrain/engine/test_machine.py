@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -115,14 +113,16 @@ def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 @pytest.mark.parametrize(("environment", "expected"), [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3)])
-def test_threads_follow_the_affinity_unless_they_are_given(environment, expected):
-    program = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-    program += "from pretrain.engine.device import *; print(available_cores(), default_threads())"
-    bare = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    found = subprocess.run(
-        [sys.executable, "-c", program], env=bare | environment, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.split() == ["1", str(expected)]
+def test_threads_follow_the_affinity_unless_they_are_given(environment, expected, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert (available_cores(), default_threads()) == (1, expected)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_a_quota_of_the_container_counts(monkeypatch):
