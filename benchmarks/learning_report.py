@@ -60,21 +60,27 @@ def _from_the_default(rows: dict[str, dict], variant: str) -> str:
 
 
 def draw(rows: dict[str, dict], path: Path) -> None:
-    """Held-out MLM loss over the minutes trained, a line a row; transformers dashed."""
+    """Held-out MLM loss over the minutes trained, a line a row, those that differ by their seed alone in one colour;
+    transformers dashed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    groups = list(dict.fromkeys(name.rpartition(SEED)[0] for name in rows))
     for name, row in rows.items():
+        group = name.rpartition(SEED)[0]
         minutes = [point["seconds"] / 60 for point in row["curve"]]
-        style = "--" if name.startswith(PEER) else "-"
-        axes.plot(minutes, [point["mlm_loss"] for point in row["curve"]], style, marker="o", ms=3, lw=1.2, label=name)
+        look = {"color": f"C{groups.index(group) % 10}", "linestyle": "--" if name.startswith(PEER) else "-"}
+        # A label that begins so is in no legend.
+        label = group if name == next(each for each in rows if each.rpartition(SEED)[0] == group) else "_"
+        losses = [point["mlm_loss"] for point in row["curve"]]
+        axes.plot(minutes, losses, marker="o", ms=3, lw=1.2, label=label, **look)
     level = next(iter(rows.values()))["curve"][-1]["unigram_entropy"]
     axes.axhline(level, color="grey", linestyle=":", label="word frequencies alone")
     axes.set(xlabel="minutes of training", ylabel="held-out MLM loss (nats)")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
