@@ -50,8 +50,7 @@ class Results:
     def write(self, with_baselines: bool = True) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
         results = self._results() | {"baselines": {}}
-        # The model is there whatever becomes of the simple tools, which are slow on a great many texts; results of an
-        # earlier one are not to stand beside it.
+        # The baselines are slow on a great many texts: the model is written first, and old results do not stay beside it.
         (self.out / "results.json").unlink(missing_ok=True)
         self._write_final(results)
         if with_baselines:
