@@ -50,7 +50,7 @@ class Results:
     def write(self, with_baselines: bool = True) -> dict:
         """Write everything, results.json last, and say it; returns the content of results.json."""
         results = self._results() | {"baselines": {}}
-        # The baselines are slow on a great many texts: the model is written first, and old results do not stay beside it.
+        # Baselines are slow on a great many texts: the model is written before them, and old results are removed.
         (self.out / "results.json").unlink(missing_ok=True)
         self._write_final(results)
         if with_baselines:
