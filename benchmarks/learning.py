@@ -22,6 +22,7 @@ curve are from the first 500 examples, the result from 4,000. Losses of another 
 
 import math
 import shlex
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 # Arranges the memory of the process as in a real run, which has to come before torch.
@@ -268,9 +269,19 @@ def train_peer(*arguments) -> dict:
 
 
 def alone(train: Callable[[], dict]) -> dict:
-    """A run in a fresh process, which ends with it."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(train).result()
+    """A run in a fresh process, which ends with it, and with this process where that is told to end."""
+
+    def end(*_) -> None:
+        for process in active_children():
+            process.kill()
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(train).result()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def sources() -> str:

@@ -71,7 +71,7 @@ def best_of(task: Task, seeds: Sequence[dict], metric: str, num_texts: int) -> d
     best = min((seed["validation"] for seed in seeds), key=lambda scores: task.judge(scores, metric))
     most = task.judge(best, metric)[0] + task.tolerance(best, metric, num_texts)
     seeds = [seed for seed in seeds if task.judge(seed["validation"], metric)[0] <= most]
-    return min(seeds, key=lambda seed: seed["validation"]["loss"])
+    return min(seeds, key=lambda seed: task.judge(seed["validation"], metric)[1])
 
 
 def depth_rates(settings: FinetuneSettings, model: PretrainedModel) -> DepthRates | None:

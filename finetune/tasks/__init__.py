@@ -1,5 +1,6 @@
 """What a fine-tuning learns, as an object that is handed in: everything that one task knows and no other needs to."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -331,10 +332,11 @@ class Task(Labels):
 
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
         """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal. What is not
-        defined is worst."""
+        defined, or no number, is worst."""
         value = scores[metric]
-        worst = float("inf") if value is None else value if metric in self.lower_is_better else -value
-        return [worst, scores["loss"]]
+        if value is not None and metric not in self.lower_is_better:
+            value = -value
+        return [math.inf if found is None or math.isnan(found) else found for found in (value, scores["loss"])]
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """How far below the best seed's metric, on `num_texts` texts, another seed still counts as equally good."""

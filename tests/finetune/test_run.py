@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 import signal
 import statistics
@@ -371,3 +372,11 @@ def test_between_seeds_that_are_as_good_the_loss_decides():
         assert best_of(Classification(), found, "macro_f1", 6400) is best
         assert best_of(Classification(), found, "loss", 64) is far
     assert best_of(Classification(), [best], "macro_f1", 1) is best
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "loss"])
+def test_a_seed_whose_loss_is_no_number_is_the_last_to_be_kept(metric):
+    lost, learned = seed(0.7, 0.8, math.nan), seed(0.7, 0.8, 0.5)
+    for found in ([lost, learned], [learned, lost]):
+        assert best_of(Classification(), found, metric, 64) is learned
+    assert best_of(Classification(), [lost], metric, 64) is lost
