@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from data_prep.prepared import Shard
 from data_prep.text import builtin
@@ -24,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Do not wait for the disk: no test survives a power cut. Processes that a test starts do wait.
 os.fsync = lambda descriptor: None
+# To draw takes longer than most runs of a test; see `pictures`.
+_draw, Figure.savefig = Figure.savefig, lambda figure, path, **_: path.write_bytes(b"\x89PNG, not drawn")
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("patient", deadline=None)
@@ -31,35 +34,56 @@ settings.load_profile("patient")
 
 _WORDS = "the heart rate of a patient was measured before and after treatment with drug level change rise".split()
 # Of slow tests those that share what took long to make.
-_TOGETHER = ("test_trace_gpu.py", "test_builtin.py")
+_TOGETHER = (
+    "test_trace_gpu.py", "test_builtin.py", "test_archives.py", "test_from_python.py", "test_benchmarks.py",
+    "test_similarity.py", "test_electra.py", "test_distillation.py", "test_albert.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Divides slow tests one by one, as half of them stand in one file; the others by files, as the options say."""
-    if config.option.markexpr != "slow":
+    """Divides slow tests one by one, as half of them stand in one file, and the others by files; those whose processes
+    are forked stay together, as what they are forked from takes long to make."""
+    if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneByOne(LoadScopeScheduling):
+    is_slow = config.option.markexpr == "slow"
+
+    class Divided(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file.endswith(_TOGETHER) else nodeid
+            if "/faults/" in file or (is_slow and "::test_two_processes" in nodeid):
+                return "forked"
+            return nodeid if is_slow and not file.endswith(_TOGETHER) else file
 
-    return OneByOne(config, log)
+    return Divided(config, log)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """In this module pictures are drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", _draw)
+        yield
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,[]"
 WORDS = ("the", "of", "heart", "rate", "patient", "was", "stable", "##s", "##ing", "##ly", "##ed", "mask")
 
 
-@pytest.fixture
-def small_builtin(monkeypatch) -> None:
-    """The built-in corpus of two small packages: reading all of them takes a while."""
+@pytest.fixture(scope="session")
+def small_modules() -> tuple:
+    """Those of two small packages."""
     root = Path(builtin.__file__).parents[2]
     packages = [("prep", root / "data_prep"), ("model", root / "model")]
-    modules = tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
-    monkeypatch.setattr(builtin, "_modules", lambda: modules)
+    return tuple(module for name, folder in packages for module in builtin._package(name, f"{name}.", folder))
+
+
+@pytest.fixture
+def small_builtin(small_modules, monkeypatch) -> None:
+    """The built-in corpus of two small packages: reading all of them takes a while."""
+    monkeypatch.setattr(builtin, "_modules", lambda: small_modules)
 
 
 @pytest.fixture(scope="session")

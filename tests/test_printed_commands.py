@@ -77,7 +77,7 @@ def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
     """A folder with everything that the pages speak of."""
     folder = tmp_path_factory.mktemp("owner")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
-    texts = [text for _, text in islice(builtin.documents(), 60)]
+    texts = [text[:4000] for _, text in islice(builtin.documents(), 60)]
     for name in ("notes", "wikipedia"):
         (folder / name).mkdir()
         for number, text in enumerate(texts):
@@ -149,6 +149,8 @@ def test_it_makes_a_plan(module, given, owner, small_builtin, monkeypatch, capsy
             given += ["--device=cpu"] if chosen["init_from"] or chosen["teacher"] else ["--device=cpu", "--preset=tiny"]
         if chosen.get("vocab_size", "auto") != "auto":
             given += ["--vocab-size=512"]
+        if chosen.get("extend_vocab"):
+            given += ["--extend-vocab=50"]
     for left_by_another in ("predicted.csv", "labelled.jsonl", "to_label.jsonl", "vectors.npy", "words.parquet"):
         (owner / left_by_another).unlink(missing_ok=True)
     before = set(owner.rglob("*"))

@@ -13,8 +13,8 @@ from lives import Forked, Life
 
 # What the clock decides.
 _CLOCK = {"seconds", "saving_seconds", "tokens_per_second", "metrics_bytes"}
-# Of no importance for the result, or made of the bytes of files that are compared without the clock.
-_NOT_COMPARED = {".lock", "prep.log", "manifest.json"}
+# Of no importance for the result, made of the bytes of files that are compared without the clock, or not always drawn.
+_NOT_COMPARED = {".lock", "prep.log", "manifest.json", "curves.png", "confusion.png"}
 _STEP = re.compile(r"checkpoints/step-\d+")
 _WORDS = (
     "the a cell tissue patient trial dose group heart blood liver kidney study effect risk rate level change test drug "

@@ -118,16 +118,9 @@ def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_o
     assert json.loads((out / "results.json").read_text())["processes"] == 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--family=albert", "--objective=mlm+sop", "--masking=ngram"),
-        pytest.param(("--masking=whole-word",), marks=pytest.mark.slow),
-    ],
-    ids=" ".join,
-)
-def test_two_processes_train_a_relative_of_bert_as_one(options, even_job, tmp_path):
-    job = even_job.changed(*options, steps=6, evaluations=1)
+def test_two_processes_train_a_relative_of_bert_as_one(even_job, tmp_path):
+    relative = ("--family=albert", "--objective=mlm+sop", "--masking=ngram")
+    job = even_job.changed(*relative, steps=6, evaluations=1)
     one = finish(job, tmp_path / "one", Job.fork)
     two = finish(job.changed(processes=2), tmp_path / "two", Job.fork)
     assert_same_training(two, one)
@@ -184,9 +177,8 @@ def test_two_processes_learn_span_boundaries_as_one(even_job, tmp_path):
 @pytest.mark.parametrize(
     ("processes", "options"),
     [
-        (2, OF_SPANS), (1, ("--masking=whole-word",)), (2, ("--objective=mlm+sop", "--masking=ngram")),
-        (1, ("--family=albert", "--objective=mlm+sop", "--masking=ngram")),
-        (1, ("--objective=mlm", "--packing=full-sentences")), (1, ("--teacher",)),
+        (2, OF_SPANS), (1, ("--objective=mlm", "--packing=full-sentences", "--masking=whole-word")),
+        (1, ("--family=albert", "--objective=mlm+sop", "--masking=ngram")), (1, ("--teacher",)),
     ],
 )  # fmt: skip
 def test_a_relative_is_learned_to_the_bit_through_a_kill(processes, options, job, tmp_path):
@@ -198,7 +190,7 @@ def test_a_relative_is_learned_to_the_bit_through_a_kill(processes, options, job
     undisturbed = finish(job, tmp_path / "undisturbed", Job.fork)
     out = tmp_path / "out"
     seen = Seen(out, job)
-    with job.fork(out, tmp_path / "log") as life:
+    with job.fork(out, tmp_path / "log", hooks.short_grace) as life:
         assert life.wait_until(lambda: seen.last()[0] >= 6)
         life.kill_rank(processes - 1)
         assert life.wait() != 0
@@ -255,10 +247,9 @@ def test_a_mistake_in_the_corpus_is_said_once(torchrun, job, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("torchrun", [True, False])
-@pytest.mark.parametrize("hook, said", [
-    (hooks.second_process_fails, "error: the moon is full: wait for a day"),
-    (hooks.second_process_has_a_fault, "ValueError: a fault of the program"),
+@pytest.mark.parametrize("hook, said, torchrun", [
+    (hooks.second_process_fails, "error: the moon is full: wait for a day", False),
+    (hooks.second_process_has_a_fault, "ValueError: a fault of the program", True),
 ])  # fmt: skip
 def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, torchrun, job, tmp_path):
     with job.changed(processes=2).fork(tmp_path / "out", tmp_path / "log", hook, torchrun) as life:
@@ -278,7 +269,8 @@ def test_a_process_that_fails_says_why_once_and_ends_the_others(hook, said, torc
 def test_without_torchrun_a_process_that_is_killed_ends_the_others_with_one_sentence(killed, said, job, tmp_path):
     """With the first one goes the store in which the others look for its reason."""
     seen = Seen(tmp_path / "out", job)
-    with job.changed(processes=3).fork(tmp_path / "out", tmp_path / "log", torchrun=False) as life:
+    job = job.changed(processes=3)
+    with job.fork(tmp_path / "out", tmp_path / "log", hooks.short_grace, torchrun=False) as life:
         assert life.wait_until(lambda: seen.last()[0] >= 3)
         life.kill_rank(killed)
         life.wait(20)
@@ -307,16 +299,16 @@ def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, 
 
 
 @pytest.mark.slow
-def test_two_processes_fine_tune_as_one_also_with_a_teacher(finetune_job, tmp_path):
+def test_two_processes_fine_tune_as_one_with_a_teacher(finetune_job, tmp_path):
     job = finetune_job.changed("--dropout=0", "--seeds=1", steps=6, evaluations=2)
-    for name, more in (("alone", ()), ("taught", (f"--teacher={tmp_path / 'alone-1' / 'final'}",))):
-        one, two = (
-            finish(job.changed(*more, processes=number), tmp_path / f"{name}-{number}", Job.fork) / "seed-1"
-            for number in (1, 2)
-        )
-        assert_close(rows_of(two), rows_of(one))
-        with np.load(two / "probabilities.npz") as a, np.load(one / "probabilities.npz") as b:
-            np.testing.assert_allclose(a["validation"], b["validation"], atol=1e-4)
+    teacher = finish(job, tmp_path / "teacher", Job.fork) / "final"
+    one, two = (
+        finish(job.changed(f"--teacher={teacher}", processes=number), tmp_path / str(number), Job.fork) / "seed-1"
+        for number in (1, 2)
+    )
+    assert_close(rows_of(two), rows_of(one))
+    with np.load(two / "probabilities.npz") as a, np.load(one / "probabilities.npz") as b:
+        np.testing.assert_allclose(a["validation"], b["validation"], atol=1e-4)
     assert "soft_loss" in rows_of(two)[0]
 
 

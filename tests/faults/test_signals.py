@@ -1,6 +1,5 @@
 """SIGTERM and SIGINT: what was done is saved, the run goes on with the command that is printed, and nothing hangs."""
 
-import os
 import shlex
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import hooks
 import pytest
-from lives import ROOT, Forked, Life, one_thread
+from lives import Forked, Life, one_thread
 from runs import Seen, differences, rows_of
 
 from pretrain.run import main
@@ -27,27 +26,10 @@ def stopped_after(life: Life, seen: Seen, step: int, number: int) -> int:
     return seen.newest()
 
 
-@pytest.mark.slow
-def test_sigterm_saves_and_the_printed_command_goes_on(job, finished, tmp_path):
+def test_sigint_and_then_sigterm_are_one_request(job, finished, tmp_path):
+    """As a launcher sends them that is interrupted from the keyboard; the printed command goes on from there."""
     # The space has to be quoted where the command is printed.
     out = tmp_path / "an out"
-    seen = Seen(out, job)
-    with job.fork(out, tmp_path / "log") as life:
-        step = stopped_after(life, seen, 8, signal.SIGTERM)
-        assert 8 <= step < job.steps and step == seen.last()[0]
-        again = life.err.splitlines()[-1]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        again, shell=True, cwd=ROOT, env=one_thread() | {"PATH": path}, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"Going on from {out / 'checkpoints' / f'step-{step:08d}'}." in done.stdout
-    assert not differences(out, finished, same_checkpoints=False)
-
-
-def test_sigint_and_then_sigterm_are_one_request(job, finished, tmp_path):
-    """As a launcher sends them that is interrupted from the keyboard."""
-    out = tmp_path / "out"
     seen = Seen(out, job)
     with job.fork(out, tmp_path / "log") as life:
         assert life.wait_until(lambda: seen.last()[0] >= 4)
@@ -55,11 +37,12 @@ def test_sigint_and_then_sigterm_are_one_request(job, finished, tmp_path):
         life.signal(signal.SIGTERM)
         assert life.wait(30) == INTERRUPTED
         assert "Traceback" not in life.err
-        assert seen.newest() == seen.last()[0]
+        assert (step := seen.newest()) == seen.last()[0]
     words = shlex.split(life.err.splitlines()[-1])
     assert words[:3] == ["python", "-m", "pretrain.run"]
     with Forked(words[2], words[3:], tmp_path / "again") as life:
         assert life.wait() == 0
+        assert f"Going on from {out / 'checkpoints' / f'step-{step:08d}'}." in life.out
     assert not differences(out, finished, same_checkpoints=False)
 
 

@@ -88,20 +88,17 @@ def test_a_job_that_is_told_to_stop_is_requeued_and_a_finished_one_is_not(submit
     assert not differences(out, finished_by_two, same_checkpoints=False)
 
 
-@pytest.mark.slow
-def test_a_job_with_a_mistake_is_not_requeued(submit, tmp_path):
-    with submit("first", "--prepared=nowhere") as life:
-        assert life.wait() == 2
-        assert life.err.count("error:") == 1 and "Traceback" not in life.err
-    assert not requeued(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_job_whose_process_is_killed_is_not_requeued(submit, job, tmp_path):
-    """For want of memory, say: it would be killed again."""
-    seen = Seen(tmp_path / "runs" / "notes", job)
-    with submit("first") as life:
-        assert life.wait_until(lambda: seen.last()[0] >= 2)
-        life.kill_rank(0)
-        assert life.wait(30) == 128 + signal.SIGKILL
-    assert not requeued(tmp_path)
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ("exit 75", 75), ("exit 0", 0), ("exit 2", 2), ("kill -KILL $$", 128 + signal.SIGKILL),
+        # A mistake that only one of them has seen.
+        ("exit $((75 + SLURM_PROCID))", 76),
+    ],
+)  # fmt: skip
+def test_only_a_job_that_was_told_to_stop_is_requeued(ends, expected, submit, tmp_path):
+    """One that was killed for want of memory, say, would be killed again."""
+    (tmp_path / "bin" / "python").write_text(f"#!/bin/bash\n{ends}\n")
+    with submit("job") as life:
+        assert life.wait() == expected, life.err
+    assert len(requeued(tmp_path)) == (expected == 75)

@@ -190,12 +190,13 @@ def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, 
 
 
 def test_a_seed_that_never_learns_ends_after_two_restarts_and_another_after_none(
-    given, write_rows, make_rows, tmp_path, capsys
+    given, write_rows, make_rows, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.setattr("finetune.training.FEWEST_STEPS", 10)
     alike = [row | {"text": "mask 1 2 3"} for row in make_rows(96)]
     # The validation texts, of two classes of three, are not asked whether something was learned.
     files = {"train": write_rows(alike), "validation": write_rows(alike[::3] + alike[1::3], "validation.jsonl")}
-    assert main(given(tmp_path / "run", seeds=2, **files)) == 0
+    assert main(given(tmp_path / "run", budget="12steps", seeds=2, **files)) == 0
     found = results_of(tmp_path / "run")
     assert found["restarts"] == collapses.MOST_RESTARTS == 2 and found["learned_nothing"] == [1, 2]
     assert found["validation"]["mcc"]["mean"] == 0

@@ -21,7 +21,7 @@ NAMES = ["run", "run, not pretrained", "other", "run 2", "TF-IDF + logistic regr
 
 
 def arguments(files, out, *models, **options):
-    given = {"out": out, "budget": "4epochs", "batch-size": 8, "learning-rate": 0.003, "seeds": 2}
+    given = {"out": out, "budget": "2epochs", "batch-size": 8, "learning-rate": 0.003, "seeds": 2}
     given |= {"precision": "fp32", "device": "cpu", **files} | options
     compare = ["--compare", *map(str, models)] if models else []
     return [*(f"--{name}={value}" for name, value in given.items()), *compare]
@@ -235,7 +235,7 @@ def test_a_comparison_goes_on_with_what_was_chosen_before(compared, encoder):
     """On another machine `auto` may mean something else: seeds of one row must not differ in that."""
     given = {"model": str(encoder), "out": str(compared), "compare": ("scratch",), "batch_size": 8, "seeds": 2}
     texts = {name: value for name, value in before(compared / "run").items() if name in ("train", "validation", "test")}
-    asked = FinetuneSettings(**given, **texts, budget="4epochs", precision="fp32", device="cpu")
+    asked = FinetuneSettings(**given, **texts, budget="2epochs", precision="fp32", device="cpu")
     assert asked.learning_rate == "auto" and named_runs(asked, World())["run"].learning_rate == 0.003
 
 

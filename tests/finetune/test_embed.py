@@ -124,11 +124,14 @@ def test_a_row_without_a_text_keeps_its_place(embed, refused, write_rows, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "counts"), [
-    (("v.parquet",), (2_000, 8_000)), (("w.parquet", "--words"), (600, 2_400)),
+    (("v.parquet",), (500, 2_000)), (("w.parquet", "--words"), (150, 600)),
 ])  # fmt: skip
 def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeypatch, options, counts):
-    monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 300_000)
-    monkeypatch.setattr(lines, "_CHUNK", 1 << 14)
+    # All that is held at once is less than the smaller file.
+    monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 75_000)
+    monkeypatch.setattr(lines, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 256)
+    monkeypatch.setattr(module, "ROWS_OF_PARTS", 16)
     name, *more = options
     peaks = []
     # The first one imports what is needed, which takes long while it is traced.

@@ -267,7 +267,7 @@ def test_a_probability_at_the_threshold_is_a_yes():
 
 def test_a_run_of_an_older_release_gets_another_seed(encoder, files, tmp_path, one_thread):
     out = tmp_path / "run"
-    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS]
+    given = [f"--model={encoder}", f"--out={out}", "--budget=4steps", *OPTIONS]
     given += [f"--{name}={path}" for name, path in files.items()]
     assert main([*given, "--seeds=1"]) == 0
     found = results_of(out / "seed-1")
@@ -313,7 +313,7 @@ def test_three_classes_have_no_positive_one(encoder, make_rows, write_rows, tmp_
 
 def test_compared_models_have_paired_intervals(encoder, files, tmp_path, one_thread):
     out = tmp_path / "compared"
-    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--compare=scratch", "--seeds=2"]
+    given = [f"--model={encoder}", f"--out={out}", "--budget=4steps", *OPTIONS, "--compare=scratch", "--seeds=2"]
     assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
     results = results_of(out)
     for name, found in results["paired"].items():
@@ -326,7 +326,7 @@ def test_compared_models_have_paired_intervals(encoder, files, tmp_path, one_thr
 
 def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path, one_thread):
     out = tmp_path / "run"
-    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--seeds=3"]
+    given = [f"--model={encoder}", f"--out={out}", "--budget=1epochs", *OPTIONS, "--seeds=3"]
     assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
     results, predicted = results_of(out), tmp_path / "a.jsonl"
     asked = [files["test"], f"--model={out}", f"--out={predicted}", "--device=cpu"]
@@ -352,7 +352,7 @@ def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path
 
 def test_rows_are_chosen_that_are_uncertain_and_differ(encoder, files, tmp_path, one_thread, capsys):
     out, next_rows = tmp_path / "run", tmp_path / "next.jsonl"
-    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--seeds=2"]
+    given = [f"--model={encoder}", f"--out={out}", "--budget=1epochs", *OPTIONS, "--seeds=2"]
     given += ["--calibrate", "--operating-point=sensitivity=0.9"]
     assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
     assert choose([files["test"], f"--model={out}", "--rows=8", f"--out={next_rows}", "--device=cpu"]) == 0
@@ -522,7 +522,7 @@ def test_folds_give_mean_and_spread_and_go_on(encoder, files, tmp_path, one_thre
     assert capsys.readouterr().out.count("holds this run, finished") == 2 and results_of(out) == results
 
 
-def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread):
+def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread, pictures):
     dataset = read_dataset(FinetuneSettings(train=files["train"], validation=files["validation"]))
     parts = growing(dataset)
     texts = [{row.text for row in part.train} for part in parts]
@@ -533,7 +533,7 @@ def test_the_curve_grows_with_the_rows(encoder, files, tmp_path, one_thread):
     with pytest.raises(FinetuneError, match="100 training rows are too few"):
         growing(type(dataset)(dataset.task, dataset.columns, dataset.train[:100], dataset.validation, []))
     out = tmp_path / "curve"
-    given = [f"--model={encoder}", f"--out={out}", "--budget=2epochs", *OPTIONS, "--learning-curve"]
+    given = [f"--model={encoder}", f"--out={out}", "--budget=1epochs", *OPTIONS, "--learning-curve"]
     assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
     results = results_of(out)
     assert [point["rows"] for point in results["points"]] == [80, 160] and results["shown"] == "test"

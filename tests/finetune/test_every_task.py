@@ -120,7 +120,7 @@ def test_two_processes_are_one_run(given, encoder, two_processes, tmp_path):
 
 
 def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsys):
-    assert main(given("run", "--show-text=no")) == 0
+    assert main(given("run", "--show-text=no", "--budget=2steps", "--evaluations=1")) == 0
     printed = capsys.readouterr()
     assert MARK not in printed.out + printed.err
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

@@ -36,7 +36,7 @@ def random_case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 240), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 240, 3), marks=pytest.mark.slow)])
 def test_scores_are_those_of_scikit_learn(seeds):
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
         for seed in seeds:
@@ -105,8 +105,8 @@ def test_no_threshold_has_a_better_f1(rows):
     thresholds = [best_threshold(targets, probabilities), *(np.arange(-0.5, 9) / 8)]
     # Each threshold as if it were a label of its own.
     given = probabilities[:, None] >= np.array(thresholds, np.float32)
-    gold = np.tile(targets[:, None], len(thresholds)).astype(int)
-    of_found, *others = reference.f1_score(gold, given.astype(int), average=None, zero_division=0)
+    right = (given & (targets[:, None] == 1)).sum(0)
+    of_found, *others = 2 * right / np.maximum(1, given.sum(0) + targets.sum())
     assert of_found == pytest.approx(max(others))
 
 

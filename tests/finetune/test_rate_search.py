@@ -32,7 +32,7 @@ def given(encoder, make_rows, tmp_path_factory):
             row["label"] = "number" if row["label"] != "number" else "heart"
         files[name] = folder / f"{name}.jsonl"
         files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fixed = {"model": encoder, **files, "budget": "24steps", "batch-size": 8, "evaluations": 2, "metric": "loss"}
+    fixed = {"model": encoder, **files, "budget": "12steps", "batch-size": 8, "evaluations": 2, "metric": "loss"}
     fixed |= {"learning-rate": "search", "precision": "fp32", "device": "cpu"}
     # Calibrated, so that something is decided on the validation texts that acts on the test texts.
     return lambda out, *more, **options: [

@@ -22,6 +22,8 @@ from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.regression import Regression
 from finetune.tasks.sequences import last_layer
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 NUMBERS = st.integers(-50, 50).map(lambda n: n / 4)
 
 

@@ -112,7 +112,7 @@ def test_scores_are_those_of_seqeval(rows):
 
 @pytest.mark.slow
 @given(cases)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_scores_are_those_of_seqeval_in_many_cases(rows):
     check_scores(rows)
 

@@ -78,7 +78,7 @@ def test_a_word_of_a_million_letters_is_one_token(small_tokenizer):
     assert len(encoded.ids) == 3 and encoded.ids[1] == small_tokenizer.unk_id
 
 
-@pytest.mark.parametrize("count", [0, 1, 200_000])
+@pytest.mark.parametrize("count", [0, 1, 70_000])
 def test_a_text_of_any_number_of_words(small_tokenizer, count):
     encoded = encode_words([joined(["heart"] * count)], np.zeros(count), small_tokenizer, 16)
     assert len(encoded.item) == count and encoded.num_cut == 0

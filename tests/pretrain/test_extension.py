@@ -73,19 +73,19 @@ def test_further_positions_begin_as_those_there_are(model):
     torch.testing.assert_close(grown.eval()(ids, mask).prediction_logits, model(ids, mask).prediction_logits)
 
 
-def test_a_run_continues_at_a_greater_length(model, small_tokenizer, corpus_file, tmp_path, capsys):
+def test_a_run_continues_at_a_greater_length(model, small_tokenizer, random_corpus, tmp_path, capsys):
     save_model_folder(model, small_tokenizer, tmp_path / "bert")
-    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", "--sequence-length=96", "--batch-size=8"]
+    given = [f"--corpus={random_corpus}", f"--init-from={tmp_path}/bert", "--sequence-length=96", "--batch-size=8"]
     assert main([*given, f"--out={tmp_path}/run", "--device=cpu", "--budget=2steps", "--evaluations=1"]) == 0
     assert "reads 48 tokens: it gets positions for 96" in capsys.readouterr().out
     final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
     assert final.config.max_position_embeddings == 96
 
 
-def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, corpus_file, tmp_path, capsys):
+def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, random_corpus, tmp_path, capsys):
     save_model_folder(model, small_tokenizer, tmp_path / "bert")
     small = ["--sequence-length=32", "--batch-size=8", "--device=cpu", "--budget=3steps", "--evaluations=1"]
-    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", "--extend-vocab=10", *small, "--workers=1"]
+    given = [f"--corpus={random_corpus}", f"--init-from={tmp_path}/bert", "--extend-vocab=10", *small, "--workers=1"]
     assert main([*given, "--dry-run"]) == 0
     assert main([*given, f"--out={tmp_path}/run"]) == 0
     tokenizer = WordPieceTokenizer.load(tmp_path / "run" / "final")
@@ -101,14 +101,14 @@ def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, co
 
 @pytest.mark.parametrize("more", [[], ["--extend-vocab=10"]])
 def test_a_run_continues_with_the_tokens_that_were_added_to_a_tokenizer(
-    more, model, small_tokenizer, corpus_file, tmp_path, capsys
+    more, model, small_tokenizer, random_corpus, tmp_path, capsys
 ):
     save_model_folder(model, small_tokenizer, tmp_path / "bert")
     added = [AddedToken("heart rate"), AddedToken("<e1>", special=True)]
     tokenizer = WordPieceTokenizer(small_tokenizer.pieces, True, False, added=added)
     tokenizer.save(tmp_path / "bert", 48)
     small = ["--sequence-length=32", "--batch-size=8", "--device=cpu", "--budget=2steps", "--evaluations=1"]
-    given = [f"--corpus={corpus_file}", f"--init-from={tmp_path}/bert", *small, *more, "--workers=1"]
+    given = [f"--corpus={random_corpus}", f"--init-from={tmp_path}/bert", *small, *more, "--workers=1"]
     assert main([*given, f"--out={tmp_path}/short"]) == 2
     said = capsys.readouterr().err
     assert "has 98 word embeddings and a tokenizer of 100 entries" in said and said.count("\n") == 1
@@ -121,12 +121,12 @@ def test_a_run_continues_with_the_tokens_that_were_added_to_a_tokenizer(
 
 
 def test_a_new_mlm_head_starts_from_word_frequencies_and_one_that_is_there_stays(
-    model, small_tokenizer, corpus_file, tmp_path
+    model, small_tokenizer, random_corpus, tmp_path
 ):
     """Also of a model that gets entries and positions."""
     save_model_folder(model, small_tokenizer, tmp_path / "whole")
     save_model_folder(model.bert, small_tokenizer, tmp_path / "encoder")
-    given = [f"--corpus={corpus_file}", "--sequence-length=96", "--batch-size=8", "--extend-vocab=10", "--workers=1"]
+    given = [f"--corpus={random_corpus}", "--sequence-length=96", "--batch-size=8", "--extend-vocab=10", "--workers=1"]
     given += ["--device=cpu", "--budget=1steps", "--evaluations=1", "--learning-rate=1e-9"]
     for name in ("whole", "encoder"):
         assert main([*given, f"--init-from={tmp_path / name}", f"--out={tmp_path}/{name}-run"]) == 0
@@ -148,6 +148,6 @@ def test_rows_without_an_entry_are_drawn_too(small_tokenizer, prepared, tmp_path
     assert len(make_sampler(settings, prepared).draw(1)) == config.vocab_size
 
 
-def test_nothing_to_extend_is_refused(corpus_file, tmp_path, capsys):
-    assert main([f"--corpus={corpus_file}", "--extend-vocab=10", f"--out={tmp_path}/run"]) == 2
+def test_nothing_to_extend_is_refused(random_corpus, tmp_path, capsys):
+    assert main([f"--corpus={random_corpus}", "--extend-vocab=10", f"--out={tmp_path}/run"]) == 2
     assert "--init-from" in capsys.readouterr().err

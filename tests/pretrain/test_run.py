@@ -265,9 +265,9 @@ def test_the_model_folder_opens_in_transformers_and_fills_masks_alike(finished):
 
 def test_a_time_budget_is_kept_to_and_spends_it_on_steps(prepared, tmp_path):
     out = tmp_path / "timed"
-    assert main(arguments(prepared, out, budget="4s", **{"log-every": 1})) == 0
+    assert main(arguments(prepared, out, budget="3s", **{"log-every": 1})) == 0
     results = json.loads((out / "results.json").read_text())
-    assert results["steps"] > 1 and 2 < results["seconds"] < 30
+    assert results["steps"] > 1 and 1 < results["seconds"] < 30
     rates = [row["learning_rate"] for row in rows(out) if "validation" not in row]
     falling = rates[rates.index(max(rates)) :]
     assert falling == sorted(falling, reverse=True)
@@ -285,7 +285,7 @@ def test_a_time_budget_that_is_over_before_the_first_step_is_refused(prepared, t
     assert not out.exists()
 
 
-@pytest.mark.parametrize("budget", ["1epochs", "10ktokens"])
+@pytest.mark.parametrize("budget", ["1epochs", "4ktokens"])
 def test_epochs_and_tokens_are_counted(prepared, tmp_path, budget):
     out = tmp_path / "run"
     assert main(arguments(prepared, out, budget=budget, evaluations=1)) == 0
@@ -294,7 +294,7 @@ def test_epochs_and_tokens_are_counted(prepared, tmp_path, budget):
     if budget == "1epochs":
         assert 0.8 < last["epoch"] < 1.2
     else:
-        assert 10_000 <= results["tokens"] < 10_000 + 8 * 48
+        assert 4_000 <= results["tokens"] < 4_000 + 8 * 48
 
 
 def test_other_choices_run(prepared, tmp_path):

@@ -1,5 +1,7 @@
 """Which of two segments is the longer one, beside masked words, handed in: no file of the product knows of it."""
 
+import contextlib
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -79,8 +81,14 @@ def run(prepared):
 
 
 @pytest.fixture(scope="module")
-def finished(run, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("lengths") / "run")
+def finished_and_printed(run, tmp_path_factory):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        return run(tmp_path_factory.mktemp("lengths") / "run"), printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(finished_and_printed):
+    return finished_and_printed[0]
 
 
 def test_it_trains_and_is_evaluated_beside_its_baselines(finished, prepared):
@@ -94,9 +102,8 @@ def test_it_trains_and_is_evaluated_beside_its_baselines(finished, prepared):
     assert model.nsp_head.bias.abs().min() > 0
 
 
-def test_it_is_said_drawn_and_written_on_the_card(run, tmp_path, capsys):
-    out = run(tmp_path / "run")
-    printed = capsys.readouterr().out
+def test_it_is_said_drawn_and_written_on_the_card(finished_and_printed):
+    out, printed = finished_and_printed
     assert "accuracy of lengths" in printed and "  always one answer" in printed and "NSP" not in printed
     assert printed.count("lengths are guessed") == 1
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")

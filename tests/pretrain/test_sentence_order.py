@@ -28,6 +28,8 @@ from pretrain.resolve import resolve
 from pretrain.sentence_order import SentenceOrder, SentenceOrderBatches, in_some_order
 from pretrain.settings import PretrainSettings
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 ALL_START = np.ones(40, dtype=bool)
 documents = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=12)
 

@@ -77,8 +77,9 @@ def test_lengths_do_not_give_the_label_away(shard_of, length):
     assert best_accuracy(shard_of(documents[:400]), shard_of(documents[400:]), length) <= 0.52
 
 
-@pytest.mark.parametrize("length", [64, 128, 512])
-def test_lengths_of_clinical_articles_do_not_give_the_label_away(shard_of, example_data, length):
+@pytest.fixture(scope="module")
+def articles(example_data) -> list[list[int]]:
+    """Tokens, about, of each sentence of each article."""
     documents: list[list[int]] = [[]]
     with gzip.open(example_data / "pmc-rct-text" / "validation.txt.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -87,6 +88,10 @@ def test_lengths_of_clinical_articles_do_not_give_the_label_away(shard_of, examp
                 documents[-1].append(words)
             elif documents[-1]:
                 documents.append([])
-    documents = [document for document in documents if document]
-    half = len(documents) // 2
-    assert best_accuracy(shard_of(documents[:half]), shard_of(documents[half:]), length) <= 0.52
+    return [document for document in documents if document]
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_lengths_of_clinical_articles_do_not_give_the_label_away(shard_of, articles, length):
+    half = len(articles) // 2
+    assert best_accuracy(shard_of(articles[:half]), shard_of(articles[half:]), length) <= 0.52

@@ -138,11 +138,11 @@ def test_japanese_is_cut_behind_its_end_marks_and_nowhere_else(parts, space):
 @pytest.mark.parametrize("sentence", ["１．はじめに．", "「行く。」と言う．", "ｿｳ｡", "値３．１４．", "。）", "３．１"])
 def test_a_long_line_of_japanese_takes_seconds_not_minutes(sentence):
     start = time.process_time()
-    page = sentence * (200_000 // len(sentence))
+    page = sentence * (100_000 // len(sentence))
     sentences = split([page], "ja", "paragraph")
     assert "".join(sentences) == page
     assert len(sentences) == (page.count(sentence) if sentence not in ("。）", "３．１") else 1)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 5
 
 
 def test_an_unknown_language_is_refused_with_the_nearest_codes():

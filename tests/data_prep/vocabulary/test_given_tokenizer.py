@@ -82,29 +82,28 @@ def sides(request, tmp_path_factory):
     ours.extended(["drugging", "##bb"]).save(folder / "extended", 64)
     # Beside a model.
     (folder / "extended" / "config.json").write_text('{"model_type": "bert"}')
-    return theirs, ours, folder
+    return theirs, ours, pickle.loads(pickle.dumps(ours)), folder
 
 
 @settings(max_examples=200)
 @given(text=TEXTS)
 def test_texts_have_the_ids_of_the_original(sides, text):
-    theirs, ours, _ = sides
+    theirs, ours, of_another_process, _ = sides
     expected = ids_of(theirs, text)
-    assert ours.encode([text]) == [expected]
-    assert pickle.loads(pickle.dumps(ours)).encode([text]) == [expected]
+    assert ours.encode([text]) == of_another_process.encode([text]) == [expected]
 
 
 @settings(max_examples=100)
 @given(texts=st.lists(TEXTS, min_size=5, max_size=5))
 def test_what_is_saved_gives_the_same_ids_in_transformers(sides, texts):
-    _, ours, folder = sides
+    _, ours, _, folder = sides
     for name, tokenizer in (("ours", ours), ("extended", ours.extended(["drugging", "##bb"]))):
         theirs = opened_by_transformers(folder / name)
         assert [ids_of(theirs, text) for text in texts] == tokenizer.encode(texts)
 
 
 def test_ids_and_sizes(sides):
-    theirs, ours, folder = sides
+    theirs, ours, _, folder = sides
     assert ours.vocab_size == len(theirs) == len(PIECES) + 7
     assert {token.content: ours.vocabulary.index(token.content) for token in ADDED} == {
         token.content: theirs.convert_tokens_to_ids(token.content) for token in ADDED
@@ -122,13 +121,13 @@ def test_ids_and_sizes(sides):
 
 
 def test_the_five_special_tokens_written_as_text_are_text(sides):
-    _, ours, _ = sides
+    _, ours, _, _ = sides
     [ids] = ours.encode(["[MASK] in [SEP][CLS]"])
     assert not {ours.mask_id, ours.sep_id, ours.cls_id} & set(ids) and ours.vocabulary.index("in") in ids
 
 
 def test_tokenizer_json_alone_says_the_same(sides):
-    _, ours, folder = sides
+    _, ours, _, folder = sides
     alone = Tokenizer.from_file(str(folder / "ours" / "tokenizer.json"))
     text = "in Covid-19 <e1> 5 mg <gap>  drugs aaaaaaaa aaaaaaaaa"
     assert alone.encode(text, add_special_tokens=False).ids == ours.encode([text])[0]

@@ -51,7 +51,7 @@ def test_ids_without_end_take_little_room_and_the_words_are_learned(monkeypatch)
     rng = random.Random(1)
     lexicon = ["".join(rng.choices("abcdefghij", k=rng.randint(4, 9))) for _ in range(60)]
     lines = []
-    for _ in range(2500):
+    for _ in range(1000):
         ids = ["".join(rng.choices("klmnopqrst0123456789", k=9)) for _ in range(40)]
         lines.append(" ".join([*rng.choices(lexicon, k=9), *ids]))
     assert set(train_vocabulary(lines)) >= set(lexicon)

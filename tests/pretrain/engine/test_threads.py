@@ -113,6 +113,7 @@ def test_idle_cores_are_unknown_without_counters(tmp_path):
 ])  # fmt: skip
 def test_cores_that_others_use_are_said(threads, budget, idle, expected, monkeypatch):
     monkeypatch.setattr("pretrain.engine.threads.available_cores", lambda: 4)
+    monkeypatch.setattr("pretrain.engine.threads._LOOK", 0)
     asked = LoopSettings(threads=threads, budget=budget, device="cpu")
     found = busy(asked, lambda: idle)
     assert found is None if expected is None else re.search(expected, found)
