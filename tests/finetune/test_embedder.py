@@ -172,7 +172,7 @@ def test_windows_read_every_token_once(encoder, oracle, pooling, tokens):
 
 def test_a_text_that_fits_has_the_same_vector_in_windows(encoder):
     short = [text for text in TEXTS if len(text) < 40]
-    one, other = (Embedder(encoder, long_text=how).embed(short) for how in ("head", "windows"))
+    one, other = (Embedder(encoder, "cpu", long_text=how).embed(short) for how in ("head", "windows"))
     assert len(short) > 2 and (one == other).all()
 
 
@@ -290,9 +290,9 @@ def test_folders_of_transformers_are_read(encoder, tmp_path, kind):
 @pytest.mark.parametrize("layer", [-1, 1])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_a_saved_folder_says_how_its_vectors_are_made(encoder, tmp_path, pooling, layer):
-    embedder = Embedder(encoder, pooling=pooling, layer=layer, normalize=True, sequence_length=LENGTH)
+    embedder = Embedder(encoder, "cpu", pooling=pooling, layer=layer, normalize=True, sequence_length=LENGTH)
     embedder.save(tmp_path / "search")
-    again = Embedder(tmp_path / "search")
+    again = Embedder(tmp_path / "search", "cpu")
     assert (again.pooling, again.normalize, again.sequence_length) == (pooling, True, LENGTH)
     assert near(again.embed(TEXTS), embedder.embed(TEXTS), 1e-7)
     assert again.model.config.num_hidden_layers == embedder.layer
@@ -405,7 +405,7 @@ def test_a_bert_in_a_folder_of_its_own_is_found(encoder, tmp_path):
     for path in [path for path in folder.iterdir() if path.is_file() and path.name != "modules.json"]:
         path.rename(folder / "0_Transformer" / path.name)
     (folder / "modules.json").write_text(modules(("0_Transformer", "Transformer"), MODULES[1]))
-    assert (Embedder(folder).embed(TEXTS) == Embedder(encoder).embed(TEXTS)).all()
+    assert (Embedder(folder, "cpu").embed(TEXTS) == Embedder(encoder, "cpu").embed(TEXTS)).all()
 
 
 def test_an_example_of_a_row_is_its_text():

@@ -103,7 +103,7 @@ def test_transformers_gives_the_same_logits_and_the_card_the_same_answers(finish
         AutoModelForQuestionAnswering.from_pretrained(folder).eval(),
         AutoTokenizer.from_pretrained(folder),
     )
-    predictor = Predictor(folder)
+    predictor = Predictor(folder, "cpu")
     rows = [row for row in flat(files[1]) if len(row[1].split()) < 15]
     encoded = encode_questions([Example("", *row[:2]) for row in rows], predictor.tokenizer, 48)
     for text, (question, context, _) in enumerate(rows):

@@ -288,10 +288,10 @@ def test_predictions_are_cosines_of_pairs(finished, kind, capsys, tmp_path):
     given = [f"--model={out / 'final'}", "--text-column", "text_a", "text_b", "--device=cpu"]
     assert predict([str(file), f"--out={tmp_path / 'p.csv'}", *given]) == 0
     found = [float(line.split(",")[-1]) for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
-    embedder = Embedder(out / "final")
+    embedder = Embedder(out / "final", "cpu")
     first, second = (embedder.embed([row[name] for row in rows]) for name in rows[0])
     np.testing.assert_allclose(found, (first * second).sum(1), atol=1e-5)
-    asked = Predictor(out / "final").predict([(row["text_a"], row["text_b"]) for row in rows])
+    asked = Predictor(out / "final", "cpu").predict([(row["text_a"], row["text_b"]) for row in rows])
     assert [row["predicted_score"] for row in asked] == pytest.approx(found, abs=1e-6)
     alone = tmp_path / "alone.jsonl"
     alone.write_text('{"text": "the heart"}\n')

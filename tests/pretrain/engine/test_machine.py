@@ -31,7 +31,7 @@ def no_bf16(monkeypatch):
 
 def begun_elsewhere(prepared, out, **facts):
     """A run of two steps whose settings were chosen on a machine with other things."""
-    pretrain(settings(prepared, out, 2))
+    pretrain(settings(prepared, out, 2, device="cpu"))
     path = out / SETTINGS_FILE
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | facts))
 
@@ -100,8 +100,8 @@ def test_the_batch_size_of_a_slow_machine_is_chosen_once(prepared, tmp_path):
 
 def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path):
     out = tmp_path / "out"
-    pretrain(settings(prepared, out, 2, threads=1))
-    pretrain(settings(prepared, out, 4, threads=1))
+    for steps in (2, 4):
+        pretrain(settings(prepared, out, steps, threads=1, device="cpu"))
     (machine,) = json.loads((out / "results.json").read_text())["machines"]
     assert machine["from_step"] == 1 and machine["threads"] == 1
     assert machine["torch"] == torch.__version__ and machine["processor"]
