@@ -6,7 +6,7 @@
 
   ours                     packed batches, attention by the kernel for packed sequences (varlen) where the GPU has it
   ours, padded             the same, attention by SDPA on a padded rectangle
-  ours, compiled           the first, each encoder layer through torch.compile, for any length
+  ours, compiled           the first with `--compile layers`
   transformers             BertForPreTraining as benchmarks/peers.py sets it up, its best division of a batch
   transformers, compiled   the same through torch.compile, for any length
 
@@ -53,9 +53,10 @@ from table import Table, code, machine, markdown, parser
 from data_prep.errors import UserError
 from data_prep.prepared import PreparedCorpus
 from model import PRESETS, BertConfig
+from pretrain.engine.compilation import compile_layers
 from pretrain.engine.counters import Outcome
 from pretrain.engine.device import DTYPES
-from pretrain.engine.step import step
+from pretrain.engine.step import rehearse, step
 
 # Dense bf16 FLOPs a second by the name that the driver gives; the first that fits counts.
 PEAKS = {
@@ -177,10 +178,11 @@ class Sides:
     def _ours(self, name: str) -> Callable[[int], object]:
         model = new_model(self.config)
         model.attention_implementation = "sdpa" if "padded" in name else "auto"
-        if "compiled" in name:
-            for layer in model.bert.layers:
-                layer.compile(dynamic=True)
         learner = our_learner(self.corpus, self.settings, model)
+        if "compiled" in name:
+            obstacle = compile_layers(model, partial(rehearse, learner, self.corpus.drawn[0].micro_batches()[0]))
+            if obstacle:
+                raise UserError(f"the layers cannot be compiled here: {obstacle}")
         return lambda number: step(learner, self.corpus.drawn[number])
 
     def _theirs(self, name: str) -> Callable[[int], object]:

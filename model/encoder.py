@@ -1,7 +1,9 @@
 """Embeddings and post-LayerNorm layers over a packed batch (Devlin et al. 2019, section 3)."""
 
+from collections.abc import Callable
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -53,6 +55,9 @@ class QueryKeyValue(nn.Linear):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each followed by dropout, residual and LayerNorm: [T, H] -> [T, H]."""
 
+    compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None
+    """`compute` through torch.compile, which passes with gradients take where it is there."""
+
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
@@ -73,6 +78,12 @@ class EncoderLayer(nn.Module):
 
         With `chosen`, hidden [R, H] of those tokens alone, and no weights.
         """
+        if self.compiled is not None and torch.is_grad_enabled():
+            return self.compiled(self, hidden, plan, chosen)
+        return self.compute(hidden, plan, chosen)
+
+    def compute(self, hidden: Tensor, plan: AttentionPlan, chosen: Chosen | None) -> tuple[Tensor, Tensor | None]:
+        """What `forward` gives."""
         weights = None
         if chosen is None:
             # [T, 3, A, D] -> [T, A, D], [N, A, L, L]

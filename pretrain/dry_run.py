@@ -27,7 +27,7 @@ from .engine.threads import busy
 from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
-from .pretraining import Phase, base_model, make_phases, with_batch_size
+from .pretraining import Phase, base_model, compiled, make_phases, with_batch_size
 from .report import too_large, too_short
 from .resolve import is_open, resolve, with_preset
 from .settings import PretrainSettings
@@ -53,6 +53,7 @@ def dry_run(settings: PretrainSettings) -> None:
         model = make_model(settings, prepared, objective).to(settings.device)
         settings = with_batch_size(settings, phases, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
+        compiled(settings, phases[0].evaluation, learner)
         speeds = [
             _measured(learner, phase, part.batch_size, corpus_tokens)
             for phase, (_, part) in zip(phases, settings.phases, strict=True)

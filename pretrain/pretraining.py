@@ -23,6 +23,7 @@ from .build import make_data, make_model, open_checkpoint, require_same_objectiv
 from .distillation import check_teacher
 from .engine.batches import Batches, Position
 from .engine.checkpoint import Checkpoints, load_optimizer, read_state, save_model_folder
+from .engine.compilation import compile_layers
 from .engine.counters import Counters
 from .engine.device import Machine
 from .engine.distributed import World
@@ -32,15 +33,17 @@ from .engine.process import Interruption
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.settings import Budget, PretrainError, Schedule
 from .engine.stage import SETTINGS_FILE, as_before, stage
-from .engine.step import Learner
+from .engine.step import Learner, rehearse
 from .engine.threads import Threads, busy
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
 from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large
-from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, out_folder, resolve, unused, with_preset
+from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, compiles, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
+COMPILED_WITH = 8
+"""Held-out examples that layers are compiled with."""
 DRAWN_EVERY = 10.0
 """Seconds at least between two pictures of the curves, each of which takes half a second; the last is always drawn."""
 
@@ -165,6 +168,32 @@ def with_batch_size(settings: PretrainSettings, phases: list[Phase], model: Bert
     return replace(settings, batch_size=sizes if len(sizes) > 1 else sizes[0])
 
 
+def compiled(settings: PretrainSettings, held_out: Evaluation, learner: Learner) -> bool:
+    """Have the layers compiled where the settings want it (see `compiles`), and say so.
+
+    Args:
+        held_out: gives the examples that they are compiled with.
+
+    Returns:
+        Whether they were.
+
+    Raises:
+        PretrainError: it is asked for, and cannot be done here.
+    """
+    if not compiles(settings, learner.world.size):
+        return False
+    began = time.monotonic()
+    batch = next(iter(held_out.maker.micro_batches(held_out.examples[:COMPILED_WITH])))
+    obstacle = compile_layers(learner.model, partial(rehearse, learner, batch))
+    if obstacle and settings.compile == "layers":
+        raise PretrainError(f"the layers cannot be compiled here ({obstacle}): give --compile none")
+    if obstacle:
+        say(f"The layers cannot be compiled here ({obstacle}): the run goes on without, which is slower.")
+    else:
+        say(f"The layers were compiled in {time.monotonic() - began:.0f} seconds (--compile none goes without).")
+    return not obstacle
+
+
 class Pretraining:
     """The parts of one run and the order in which they act."""
 
@@ -203,6 +232,7 @@ class Pretraining:
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
         learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)
+        self.is_compiled = compiled(self.settings, self.phases[0].evaluation, learner)
         if checkpoint:
             load_optimizer(Path(checkpoint), learner.optimizer)
         else:
@@ -309,7 +339,8 @@ class Pretraining:
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))
-        run.note_machine(self.machine.facts() | {"precision": self.settings.precision})
+        facts = {"precision": self.settings.precision} | ({"compiled": True} if self.is_compiled else {})
+        run.note_machine(self.machine.facts() | facts)
         return run
 
     def _progress(self, state: dict) -> Progress:

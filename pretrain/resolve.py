@@ -22,6 +22,8 @@ from .settings import FIXED, USUAL, PretrainSettings
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 # With 225 steps of the usual size half the size was better, with 340 worse for next sentences.
 _FEW_STEPS = 300
+# Seconds of a budget from which on layers are compiled.
+_LONG = 600
 PARAMETERS_A_TOKEN = 5
 """With more of them a model may learn its text by heart."""
 # By size, of what `auto` chooses from on a GPU.
@@ -33,7 +35,7 @@ EARLIER = {"mask_share": 0.15, "softmax": "full"}
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
-    "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "budget",
+    "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "compile", "budget",
 }  # fmt: skip
 
 
@@ -62,13 +64,17 @@ def resolve(
         has_mlm_head: whether that model has one.
 
     Raises:
-        PretrainError: the device is not there, the preset is unknown, the model is not of the objective's family, or
-            has no such layer as `--keep-layers` names.
+        PretrainError: the device is not there, or layers are not compiled for it; the preset is unknown; the model is
+            not of the objective's family, or has no such layer as `--keep-layers` names.
     """
     if config:
         _require_family(settings, config)
     device = find_device(settings.device)
     on_gpu = device == "cuda"
+    if settings.compile == "layers" and not on_gpu:
+        raise PretrainError(
+            f"--compile layers is for a CUDA GPU, and the run would compute on {device}: give --compile none"
+        )
     budget = settings.budget
     if budget == "auto":
         budget = "4m" if settings.prep.corpus == ("builtin",) and not settings.prepared else "30m"
@@ -153,6 +159,21 @@ def automatic_batch_size(device: str, example_tokens: float, seconds: float = ma
     """
     size = max(8, round(tokens_a_step(device) / example_tokens / 8) * 8)
     return max(8, size // 16 * 8) if seconds * speed < _FEW_STEPS * size else size
+
+
+def compiles(settings: PretrainSettings, processes: int) -> bool:
+    """Whether the layers are to be compiled. `auto` has them compiled where that was seen to pay and takes a small part
+    of the run (docs/performance.md).
+
+    Args:
+        settings: resolved ones.
+    """
+    if settings.compile != "auto":
+        return settings.compile == "layers"
+    budget = Budget.parse(settings.budget)
+    is_long = not budget.is_counted and budget.amount >= _LONG
+    is_known = settings.device == "cuda" and settings.precision == "bf16" and not settings.dropout and processes == 1
+    return is_known and is_long and not settings.detect_anomaly
 
 
 def _preset_for_cpu(budget: Budget) -> str:

@@ -30,6 +30,7 @@ class PretrainSettings(LoopSettings):
                           "dry_run"),
         "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
+        "the machine": (*LoopSettings.groups["the machine"], "compile"),
         "pairs and masks": ("packing", "length_shares", "mask_share", "softmax"),
     }  # fmt: skip
 
@@ -68,6 +69,9 @@ class PretrainSettings(LoopSettings):
     softmax: Literal["auto", "full", "sampled"] = "auto"
     """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; always full for ELECTRA and
     with --teacher."""
+    compile: Literal["auto", "layers", "none"] = "auto"
+    """layers: torch.compile makes kernels for them at the start. auto: so on one GPU with bf16, without dropout, for a
+    budget of 10 minutes or more."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -152,6 +156,10 @@ class PretrainSettings(LoopSettings):
                 f"give --masking {needed}"
             )
 
+    def _check_compilation(self) -> None:
+        if self.compile == "layers" and self.detect_anomaly:
+            raise PretrainError("--detect-anomaly looks into the layers, which needs --compile none: give that too")
+
     def _check_start(self) -> None:
         """What a model to start from brings, and what needs one."""
         named = self.layers_named
@@ -203,6 +211,7 @@ class PretrainSettings(LoopSettings):
         self._check_packing()
         self._check_objective()
         self._check_teacher()
+        self._check_compilation()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

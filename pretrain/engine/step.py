@@ -126,6 +126,15 @@ def arrange_sums(learner: Learner, nothing: PackedBatch) -> None:
     learner.optimizer.zero_grad()
 
 
+def rehearse(learner: Learner, batch: PackedBatch) -> None:
+    """A forward and a backward pass of this process alone, which change nothing."""
+    try:
+        with unsynchronised(learner.loss_sums):
+            backward(learner, batch, 0, learner.counts(batch), {})
+    finally:
+        learner.optimizer.zero_grad()
+
+
 def add_counts(learner: Learner, micro_batches: list[PackedBatch], num_tokens: int) -> dict[str, float]:
     """Numbers of targets of the global batch; adds its tokens to the counters."""
     totals: dict[str, float] = {}
