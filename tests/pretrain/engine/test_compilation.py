@@ -1,7 +1,6 @@
 """Layers through torch.compile: equal to the layers as they are, and what happens where they cannot be compiled."""
 
 import json
-import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -85,10 +84,10 @@ def test_where_layers_are_not_compiled_it_is_one_sentence(random_prepared, tmp_p
     assert sentence in capsys.readouterr().err and not out.exists()
 
 
-def learner_of(prepared, out, options):
+def learner_of(prepared, out):
     """A learner of a run on the CPU, and two batches of different sizes."""
     asked = PretrainSettings(prepared=str(prepared), out=str(out), budget="2steps", batch_size=8, preset="tiny",
-                             device="cpu", precision="fp32", threads=1, **options)  # fmt: skip
+                             objective="electra", device="cpu", precision="fp32", threads=1)  # fmt: skip
     settings, corpus = resolved(asked, out), PreparedCorpus(prepared)
     objective = make_objective(settings, corpus)
     _, _, held_out = make_data(settings, corpus, objective, World())
@@ -105,10 +104,11 @@ def gradients(learner, batch) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler")
-@pytest.mark.parametrize("options", [{"family": "albert"}, {"objective": "electra"}])
-def test_compiled_layers_compute_the_same_gradients_for_any_size(random_prepared, tmp_path, options):
-    learner, batches = learner_of(random_prepared, tmp_path / "out", options)
+def test_compiled_layers_compute_the_same_gradients_for_any_size(random_prepared, tmp_path, monkeypatch):
+    """Of two encoders, whose last layers compute some of their tokens and all of them."""
+    # All but the last stage, in which kernels are made: here that takes a C++ compiler and half a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    learner, batches = learner_of(random_prepared, tmp_path / "out")
     expected = [gradients(learner, batch) for batch in batches]
     assert compile_layers(learner.model, partial(rehearse, learner, batches[0])) is None
     assert all(parameter.grad is None for parameter in learner.model.parameters())
