@@ -70,8 +70,8 @@ class PretrainSettings(LoopSettings):
     """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; always full for ELECTRA and
     with --teacher."""
     compile: Literal["auto", "layers", "none"] = "auto"
-    """layers: torch.compile makes kernels for them at the start. auto: so on one GPU with bf16, without dropout, for a
-    budget of 10 minutes or more."""
+    """layers: torch.compile makes kernels for them at the start. auto: layers on one GPU with bf16, without dropout,
+    for a budget of 10 minutes or more; else none."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
