@@ -134,7 +134,13 @@ SETS = {
         options="--group-column context --budget 2epochs --learning-rate search",
         models=_FEW_MODELS | {"articles_60m": "--model {articles_hours_steps}/final"},
     ),
-    "pubmedqa": Labelled("PubMedQA, pairs, 3 classes", "pubmedqa-l", parts=("train", "test"), options=_FEW),
+    "pubmedqa": Labelled(
+        "PubMedQA, pairs, 3 classes",
+        "pubmedqa-l",
+        parts=("train", "test"),
+        options=_FEW,
+        models=MODELS | {"public_60m": "--model {public_hours_steps}/final"},
+    ),
     # The training rows are few: each is a test row once.
     "pubmedqa_folds": Labelled(
         "PubMedQA, the training rows in 5 folds",
@@ -214,13 +220,30 @@ RATES = {
     "muon": ("3e-5", "1e-4", "3e-4", "1e-3", "3e-3"),
     "adamw": ("1e-5", "3e-5", "1e-4", "3e-4", "1e-3"),
 }
-# Megabytes of text, and for how many epochs.
+# Megabytes of text, and for how many epochs `micro` reads them.
 EPOCHS = {1: (10, 30, 100, 300), 5: (6, 20, 60), 20: (5, 15)}
 REGULARISED = {
     "plain": "--dropout 0 --weight-decay 0.1",
     "dropout": "--dropout 0.1 --weight-decay 0.1",
     "decay": "--dropout 0 --weight-decay 0.4",
     "both": "--dropout 0.1 --weight-decay 0.4",
+}
+# Does more weight decay help novels as it helps articles, and with each seed? Epochs of a megabyte; of each novel, so
+# many kilobytes are taken.
+CONFIRMED, KILOBYTES = (30, 100), 50
+OTHER_DECAYS = ("0.2", "0.8")
+# Which loss is normal: megabytes of the articles, and for how many epochs each model reads them.
+NORMAL = {1: 30, 5: 20, 20: 5, 53: 3}
+SIZES = ("micro", "mini", "small")
+LENGTHS = {"512": "--sequence-length 512 --batch-size 16", "128_512": "--sequence-length 128,512 --batch-size 64,16"}
+TRIED_ON = ("sections", "diseases", "sick")
+VOCABULARIES = (4096, 8192, 16384, 32768)
+# As many tokens as eight hours like the third on the articles, in which it took 5,962 steps.
+NIGHT = "318Mtokens"
+NIGHTS = {
+    "articles_night": "--prepared {articles}",
+    "novels_night": "--prepared {novels}",
+    "novels_night_decay": "--prepared {novels} --weight-decay 0.4",
 }
 ARTICLES, NOVELS = "{data}/pmc-rct-text", "{data}/english-novels-a"
 
@@ -298,6 +321,12 @@ RUNS["articles_hours_steps"] = pretraining(
 )
 RUNS["general_60m"] = pretraining("--prepared {general} --budget 60m")
 RUNS["public_60m"] = pretraining("--prepared {articles_in_public_words} --init-from {public} --budget 60m")
+RUNS["public_hours_steps"] = pretraining(
+    "--prepared {articles_in_public_words} --init-from {public} --budget 1679steps --batch-size 64 --softmax sampled "
+    "--threads 1"
+)
+for name, given in NIGHTS.items():
+    RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1")
 
 # What learns without a BERT is part of each of them.
 for name, texts in SETS.items():
@@ -340,6 +369,7 @@ for model, (folder, corpus) in CONTINUED.items():
             )
 
 # Little text, many epochs. With batch and softmax of a CPU, on any machine.
+ON_ANY_MACHINE = "--batch-size 64 --softmax sampled --threads 1"
 for size, counts in EPOCHS.items():
     RUNS[f"text_{size}mb"] = Run(f"benchmarks/beginning.py --corpus {ARTICLES}/train.txt.gz --megabytes {size}")
     RUNS[f"articles_{size}mb"] = Run(
@@ -348,8 +378,48 @@ for size, counts in EPOCHS.items():
     for count, (name, given) in product(counts, REGULARISED.items()):
         RUNS[f"{size}mb_{count}_{name}"] = Run(
             f"pretrain.run --prepared {{articles_{size}mb}} --preset micro --budget {count}epochs {given} "
-            "--batch-size 64 --softmax sampled --threads 1"
+            f"{ON_ANY_MACHINE}"
         )
+RUNS["text_of_novels"] = Run(
+    f"benchmarks/beginning.py --corpus {NOVELS}/train.txt.gz --megabytes 1 --of-each {KILOBYTES}"
+)
+RUNS["novels_1mb"] = Run(
+    f"data_prep.run --corpus {{text_of_novels}}/text.txt --validation-corpus {NOVELS}/validation.txt.gz"
+)
+for count, name, seed in product(CONFIRMED, ("plain", "decay"), SEEDS):
+    given = f"--preset micro --budget {count}epochs {REGULARISED[name]} --seed {seed} --evaluations 3 {ON_ANY_MACHINE}"
+    RUNS[f"novels_1mb_{count}_{name}_{seed}"] = Run(f"pretrain.run --prepared {{novels_1mb}} {given}")
+    if seed > 1:
+        RUNS[f"1mb_{count}_{name}_{seed}"] = Run(f"pretrain.run --prepared {{articles_1mb}} {given}")
+for count, decay in product(CONFIRMED, OTHER_DECAYS):
+    RUNS[f"1mb_{count}_decay_{decay}"] = Run(
+        f"pretrain.run --prepared {{articles_1mb}} --preset micro --budget {count}epochs --weight-decay {decay} "
+        f"--evaluations 3 {ON_ANY_MACHINE}"
+    )
+
+# Which loss is normal, and what examples of another length, another vocabulary, or no next sentences change.
+for size in VOCABULARIES:
+    RUNS[f"articles_{size}"] = preparation(ARTICLES, "validation", f"--vocab-size {size}")
+    RUNS[f"vocabulary_{size}"] = Run(
+        f"pretrain.run --prepared {{articles_{size}}} --preset micro --budget 2000steps {ON_ANY_MACHINE}"
+    )
+RUNS["no_next_sentences"] = Run(
+    f"pretrain.run --prepared {{articles_8192}} --preset micro --budget 2000steps --objective mlm {ON_ANY_MACHINE}"
+)
+for name, texts in product((*(f"vocabulary_{size}" for size in VOCABULARIES), "no_next_sentences"), TRIED_ON):
+    RUNS[f"{texts}_{name}"] = replace(SETS[texts], models={name: f"--model {{{name}}}/final"}).run(name)
+for (size, count), preset in product(NORMAL.items(), SIZES):
+    if preset == "micro" and size in EPOCHS:
+        continue  # among those above
+    corpus = f"articles_{size}mb" if size in EPOCHS else "articles_8192"
+    RUNS[f"{size}mb_{count}_{preset}"] = Run(
+        f"pretrain.run --prepared {{{corpus}}} --preset {preset} --budget {count}epochs {ON_ANY_MACHINE}"
+    )
+for name, given in LENGTHS.items():
+    RUNS[f"53mb_3_mini_{name}"] = Run(
+        f"pretrain.run --prepared {{articles_8192}} --preset mini --budget 3epochs {given} --softmax sampled "
+        "--threads 1"
+    )
 
 
 def whole_command(name: str) -> str:
