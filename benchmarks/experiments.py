@@ -231,11 +231,15 @@ REGULARISED = {
 # Does more weight decay help novels as it helps articles, and with each seed? Epochs of a megabyte; of each novel, so
 # many kilobytes are taken.
 CONFIRMED, KILOBYTES = (30, 100), 50
+WEIGHED = ("plain", "decay")
 OTHER_DECAYS = ("0.2", "0.8")
 # Which loss is normal: megabytes of the articles, and for how many epochs each model reads them.
 NORMAL = {1: 30, 5: 20, 20: 5, 53: 3}
 SIZES = ("micro", "mini", "small")
-LENGTHS = {"512": "--sequence-length 512 --batch-size 16", "128_512": "--sequence-length 128,512 --batch-size 64,16"}
+LENGTHS = {
+    "512": "--sequence-length 512 --batch-size 16",
+    "128_512": "--sequence-length 128,512 --shifted-share 0 --batch-size 64,16",
+}
 TRIED_ON = ("sections", "diseases", "sick")
 VOCABULARIES = (4096, 8192, 16384, 32768)
 # As many tokens as eight hours like the third on the articles, in which it took 5,962 steps.
@@ -386,11 +390,19 @@ RUNS["text_of_novels"] = Run(
 RUNS["novels_1mb"] = Run(
     f"data_prep.run --corpus {{text_of_novels}}/text.txt --validation-corpus {NOVELS}/validation.txt.gz"
 )
-for count, name, seed in product(CONFIRMED, ("plain", "decay"), SEEDS):
+
+
+def confirming(corpus: str, count: int, name: str, seed: int) -> str:
+    """The run of a seed; the first on the articles is one of those above."""
+    return f"{corpus}1mb_{count}_{name}" + (f"_{seed}" if corpus or seed > 1 else "")
+
+
+for corpus, count, name, seed in product(("", "novels_"), CONFIRMED, WEIGHED, SEEDS):
     given = f"--preset micro --budget {count}epochs {REGULARISED[name]} --seed {seed} --evaluations 3 {ON_ANY_MACHINE}"
-    RUNS[f"novels_1mb_{count}_{name}_{seed}"] = Run(f"pretrain.run --prepared {{novels_1mb}} {given}")
-    if seed > 1:
-        RUNS[f"1mb_{count}_{name}_{seed}"] = Run(f"pretrain.run --prepared {{articles_1mb}} {given}")
+    RUNS.setdefault(
+        confirming(corpus, count, name, seed),
+        Run(f"pretrain.run --prepared {{{corpus or 'articles_'}1mb}} {given}"),
+    )
 for count, decay in product(CONFIRMED, OTHER_DECAYS):
     RUNS[f"1mb_{count}_decay_{decay}"] = Run(
         f"pretrain.run --prepared {{articles_1mb}} --preset micro --budget {count}epochs --weight-decay {decay} "
@@ -408,13 +420,17 @@ RUNS["no_next_sentences"] = Run(
 )
 for name, texts in product((*(f"vocabulary_{size}" for size in VOCABULARIES), "no_next_sentences"), TRIED_ON):
     RUNS[f"{texts}_{name}"] = replace(SETS[texts], models={name: f"--model {{{name}}}/final"}).run(name)
+
+
+def normal_run(size: int, count: int, preset: str) -> str:
+    """Of the table of epochs, `micro` is the plain one."""
+    return f"{size}mb_{count}_{'plain' if preset == 'micro' and size in EPOCHS else preset}"
+
+
 for (size, count), preset in product(NORMAL.items(), SIZES):
-    if preset == "micro" and size in EPOCHS:
-        continue  # among those above
     corpus = f"articles_{size}mb" if size in EPOCHS else "articles_8192"
-    RUNS[f"{size}mb_{count}_{preset}"] = Run(
-        f"pretrain.run --prepared {{{corpus}}} --preset {preset} --budget {count}epochs {ON_ANY_MACHINE}"
-    )
+    given = f"--preset {preset} --budget {count}epochs --weight-decay 0.1 {ON_ANY_MACHINE}"
+    RUNS.setdefault(normal_run(size, count, preset), Run(f"pretrain.run --prepared {{{corpus}}} {given}"))
 for name, given in LENGTHS.items():
     RUNS[f"53mb_3_mini_{name}"] = Run(
         f"pretrain.run --prepared {{articles_8192}} --preset mini --budget 3epochs {given} --softmax sampled "

@@ -30,7 +30,7 @@ from data_prep.prepared import PreparedCorpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, PackedBatch, parameter_count
 from model.families import read_config
-from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.batches import BatchMaker, ExampleStream, TrainingPlan
 from pretrain.build import make_model
 from pretrain.engine.batches import Position, moved
 from pretrain.engine.device import Precision
@@ -102,7 +102,7 @@ class PeerTraining:
         examples, tokenizer = settings.examples, self.prepared.tokenizer
         stream = ExampleStream(ShardExamples.of(self.prepared, "train", examples.longest, examples.seed))
         self._drawn = stream.batches(settings.batch_size, Position())
-        plan = TargetPlan(settings.mask_shares)
+        plan = TrainingPlan(settings.mask_shares)
         tokens = settings.micro_batch_tokens
         self._maker = BatchMaker(self.prepared.train, tokenizer, examples.masking, tokens, plan=plan)
         self._objective = make_objective(settings, self.prepared)
@@ -113,7 +113,7 @@ class PeerTraining:
         with tempfile.TemporaryDirectory() as folder:
             make_model(settings, self.prepared, self._objective).save_pretrained(folder)
             self.model = Peer(Path(folder), attention).to(settings.device).train()
-        kind, rate, decay = settings.optimizer, settings.peak, settings.weight_decay
+        kind, rate, decay = settings.optimizer, settings.peak, settings.decay
         self._optimizer = Optimizer(self.model, kind, rate, decay, self._precision.optimizer_dtype)
         self.steps = self.tokens = 0
 

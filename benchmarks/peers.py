@@ -132,7 +132,7 @@ class TransformersTraining:
         decayed = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         parameters = list(self.model.parameters())
         groups = [
-            {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.weight_decay},
+            {"params": [p for p in parameters if id(p) in decayed], "weight_decay": settings.decay},
             {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
         ]
         rate = settings.learning_rate * LEARNING_SHARE

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from experiments import (
+    CONFIRMED,
     CONTINUED,
     EPOCHS,
+    NORMAL,
     RATES,
     REGULARISED,
     RELATED_SETS,
@@ -16,8 +18,14 @@ from experiments import (
     RUNS,
     SEEDS,
     SETS,
+    SIZES,
     STUDENTS,
     THIRD_STEPS,
+    TRIED_ON,
+    VOCABULARIES,
+    WEIGHED,
+    confirming,
+    normal_run,
 )
 from published_results import Results
 
@@ -247,6 +255,59 @@ def read_often(results: Results) -> Rows:
             yield [f"{size} MB", str(count), *(loss(results.of(f"{size}mb_{count}_{name}")) for name in REGULARISED)]
 
 
+def normal(results: Results) -> Rows:
+    """Held-out losses and accuracies of the presets by the length of the text, as far as they were measured."""
+    return measured(of_presets(results))
+
+
+def of_presets(results: Results) -> Rows:
+    yield ["text", "epochs", *(f"`{preset}`" for preset in SIZES)]
+    for size, count in NORMAL.items():
+        yield [
+            f"{size} MB",
+            str(count),
+            *(loss_and_accuracy(results.of(normal_run(size, count, preset))) for preset in SIZES),
+        ]
+
+
+def loss_and_accuracy(found: dict | None) -> str:
+    return f"{loss(found)} ({found['validation']['mlm_accuracy']:.1%})".replace("%", " %") if found else NOT_MEASURED
+
+
+def confirmed(results: Results) -> Rows:
+    """Held-out losses of a megabyte with two weight decays, means over the seeds."""
+    yield [
+        "text",
+        "epochs",
+        *(f"`--weight-decay {REGULARISED[name].split()[-1]}`" for name in WEIGHED),
+        "difference, seed by seed",
+    ]
+    for corpus, count in product(("", "novels_"), CONFIRMED):
+        found = [[results.of(confirming(corpus, count, name, seed)) for seed in SEEDS] for name in WEIGHED]
+        if all(map(all, found)):
+            losses = [[each["validation"]["mlm_loss"] for each in of_one] for of_one in found]
+            gains = [after - before for before, after in zip(*losses, strict=True)]
+            cells = [f"{statistics.mean(of_one):.2f} ± {statistics.stdev(of_one):.2f}" for of_one in losses]
+            text = "1 MB of the novels" if corpus else "1 MB of the articles"
+            yield [text, str(count), *cells, ", ".join(f"{gain:+.2f}" for gain in gains)]
+
+
+def vocabularies(results: Results) -> Rows:
+    """Models of other vocabularies, and one without next sentences, by fine-tuning."""
+    yield [
+        "pretrained with",
+        "held-out MLM loss, nats",
+        *(f"{SETS[texts].words}: {SETS[texts].score[1]}" for texts in TRIED_ON),
+    ]
+    names = {f"vocabulary_{size}": f"a vocabulary of {size:,}" for size in VOCABULARIES}
+    for name, words in (names | {"no_next_sentences": "8,192, masked words alone"}).items():
+        yield [
+            words,
+            loss(results.of(name)),
+            *(score(results.of(f"{texts}_{name}"), SETS[texts].score[0]) for texts in TRIED_ON),
+        ]
+
+
 def readings(results: Results) -> Rows:
     """Every reading of a test part, in the order of time."""
     yield ["date", "commit", "run", "found"]
@@ -260,6 +321,8 @@ def planned(text: str, results: Results) -> str:
     stages = json.loads(text)
     for row in stages["pretraining"]:
         if all(found := [results.of(name) for name in row["runs"]]):
+            row["read"] = round(statistics.mean(each["tokens"] for each in found))
+            row["parameters"] = found[0]["parameters"]
             names = {"loss": "mlm_loss", "unigram_entropy": "unigram_entropy", "accuracy": "mlm_accuracy"}
             row |= {name: round(mean_of(found, key), 3) for name, key in names.items()}
     for row in stages["fine-tuning"]:
@@ -297,5 +360,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {
     "third_steps": ("docs/relatives.md", third_steps),
     "rates": ("docs/how_much.md", rates),
     "epochs": ("docs/how_much.md", epochs),
+    "confirmed": ("docs/how_much.md", confirmed),
+    "normal": ("docs/how_much.md", normal),
+    "vocabularies": ("docs/how_much.md", vocabularies),
     "readings": ("docs/data_sets.md", readings),
 }

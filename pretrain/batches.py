@@ -10,6 +10,7 @@ from torch import Tensor
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Examples, ShardExamples, pack
 from data_prep.examples.pairs import example_order, shard_order
+from data_prep.examples.random_keys import keys, uniform
 from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
@@ -88,17 +89,39 @@ class ExampleStream:
 
 
 @dataclass(frozen=True)
-class TargetPlan:
-    """How much of a step's examples is predicted, and among how many entries.
+class PositionShift:
+    """Lets short examples begin at a random position, so that those are learned that only longer ones reach (SHAPE,
+    Kiyono et al. 2021, which shifts all examples).
+
+    Args:
+        positions: of the model; an example ends at the last of them at most.
+        share: of the examples that are shifted; the others begin at 0.
+    """
+
+    positions: int
+    share: float
+
+    def offsets(self, examples: Examples) -> np.ndarray:
+        """The position of each example's first token: int64 [N]. It depends on the example alone."""
+        shifted, offset = (keys(0, purpose, 0, examples.key) for purpose in ("shifted", "offset"))
+        last = np.maximum(0, self.positions - examples.lengths())
+        return np.where(uniform(shifted) < self.share, (uniform(offset) * (last + 1)).astype(np.int64), 0)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How much of a step's examples is predicted, among how many entries, and where it begins.
 
     Args:
         mask_share: of the tokens that are targets, at the start of the budget and at its end; it changes linearly
             (Ankner et al. 2023), behind a plateau of the learning rate.
         sampler: draws the entries that scores are computed for; None: all entries.
+        shift: of their positions; None: all examples begin at 0.
     """
 
     mask_share: tuple[float, float]
     sampler: EntrySampler | None = None
+    shift: PositionShift | None = None
 
     def share(self, progress: float) -> float:
         """Of the tokens that are targets, so far in the budget, in [0, 1]."""
@@ -115,7 +138,7 @@ class BatchMaker(Maker):
     """
 
     def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int,
-                 copied: list[np.ndarray] | None = None, plan: TargetPlan | None = None):  # fmt: skip
+                 copied: list[np.ndarray] | None = None, plan: TrainingPlan | None = None):  # fmt: skip
         self.shards, self.tokenizer = shards, tokenizer
         self.rules = MaskingRules.of(tokenizer, masking)
         self.micro_batch_tokens = micro_batch_tokens
@@ -154,6 +177,9 @@ class BatchMaker(Maker):
         """One masked packed batch of these examples."""
         packed = pack(self.shards, examples, self.tokenizer.cls_id, self.tokenizer.sep_id)
         starts = packed.sequence_starts
+        if self._plan and self._plan.shift:
+            offsets = np.repeat(self._plan.shift.offsets(examples), np.diff(starts))
+            packed = replace(packed, position_ids=packed.position_ids + offsets)
         ids, positions, targets = mask(packed.input_ids, packed.token_type_ids, starts, examples.key, self.rules)
         return PretrainingBatch(
             **inputs(replace(packed, input_ids=ids)),

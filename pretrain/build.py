@@ -14,7 +14,7 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
 from model.families import FAMILIES, read_config
 
-from .batches import BatchMaker, ExampleStream, TargetPlan
+from .batches import BatchMaker, ExampleStream, PositionShift, TrainingPlan
 from .engine.checkpoint import load_heads, read_state
 from .engine.device import Precision
 from .engine.distributed import World
@@ -171,9 +171,17 @@ def check_length(config: BertConfig, folder: str | Path, length: int) -> None:
 
 
 def make_data(
-    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective, world: World
+    settings: PretrainSettings,
+    prepared: PreparedCorpus,
+    objective: PretrainingObjective,
+    world: World,
+    shift: PositionShift | None = None,
 ) -> tuple[ExampleStream, BatchMaker, Evaluation]:
-    """Training examples, the maker of their micro-batches, and the evaluation on held-out text."""
+    """Training examples, the maker of their micro-batches, and the evaluation on held-out text.
+
+    Args:
+        shift: of the positions of training examples.
+    """
     examples, tokenizer, tokens = settings.examples, prepared.tokenizer, settings.micro_batch_tokens
     length, pairs = examples.longest, {"next_sentence": objective.needs_pairs, "exchange": objective.exchanges}
     stream = ExampleStream(training_examples(settings, prepared, objective))
@@ -182,7 +190,7 @@ def make_data(
     precision = Precision(settings.device, settings.precision)
     held_out_examples = ShardExamples.of(prepared, "validation", length, **pairs)
     evaluation = Evaluation(held_out_examples, objective, held_out, precision, world)
-    plan = TargetPlan(settings.mask_shares, make_sampler(settings, prepared))
+    plan = TrainingPlan(settings.mask_shares, make_sampler(settings, prepared), shift)
     return stream, objective.batch_maker(prepared.train, tokenizer, examples.masking, tokens, plan=plan), evaluation
 
 

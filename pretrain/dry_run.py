@@ -27,7 +27,8 @@ from .engine.threads import busy
 from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
-from .pretraining import Phase, base_model, compiled, make_phases, with_batch_size
+from .phases import Phase, make_phases, with_batch_size, with_weight_decay
+from .pretraining import base_model, compiled
 from .report import too_large, too_short
 from .resolve import is_open, resolve, with_preset
 from .settings import PretrainSettings
@@ -51,7 +52,7 @@ def dry_run(settings: PretrainSettings) -> None:
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())
         model = make_model(settings, prepared, objective).to(settings.device)
-        settings = with_batch_size(settings, phases, model)
+        settings = with_weight_decay(with_batch_size(settings, phases, model), phases, model)
         learner = Learner(settings, model, objective, settings.examples.seed)
         compiled(settings, phases[0].evaluation, learner)
         speeds = [
@@ -174,7 +175,7 @@ def _print_plan(
             "tokens at once on a GPU": of_gpus(settings, learner.model.config, objective),
             "disk": f"about {disk / 1e9:.2f} GB",
             "before training": described,
-            "nearest run measured": _nearest(corpus.tokens, seconds) if settings.device == "cpu" else "none on a GPU",
+            "nearest run measured": _nearest(corpus.tokens, tokens, parameters),
         }
     )
     for warning in (
@@ -187,10 +188,12 @@ def _print_plan(
             say(warning)
 
 
-def _nearest(tokens: float, seconds: float) -> str:
-    row = nearest("pretraining", tokens=tokens, seconds=seconds)
+def _nearest(tokens: float, read: float, parameters: int) -> str:
+    """The measured run most like one that reads so many of the tokens of a text, each as often as it does."""
+    row = nearest("pretraining", tokens=tokens, read=read, parameters=parameters)
+    took = f", {row['seconds'] / 60:.0f} minutes on 2 CPU cores" if "seconds" in row else ""
     return (
-        f"{row['text']} ({row['tokens'] / 1e6:.1f} M tokens), {row['seconds'] / 60:.0f} minutes on 2 CPU cores, "
+        f"{row['text']} ({row['tokens'] / 1e6:.1f} M tokens, {row['read'] / 1e6:.1f} M read{took}), "
         f"{row['model']}: MLM loss {row['loss']:.2f} (word frequencies {row['unigram_entropy']:.2f}), accuracy "
         f"{row['accuracy']:.1%}"
     )

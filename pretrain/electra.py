@@ -17,7 +17,7 @@ from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model.electra_pair import GENERATOR, DiscriminatorAndGenerator
 from model.families import Family
 
-from .batches import BatchMaker, TargetPlan
+from .batches import BatchMaker, TrainingPlan
 from .masked_words import MaskedWords, parts_of
 from .objective import PretrainingObjective
 from .replaced_tokens import ReplacedTokens, ReplacementBatch, ReplacementScores
@@ -31,7 +31,7 @@ class ReplacementMaker(BatchMaker):
     """Masks as ELECTRA does in training, as BERT does in held-out text, and draws the chances of the generator."""
 
     def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int,
-                 copied: list[np.ndarray] | None = None, plan: TargetPlan | None = None):  # fmt: skip
+                 copied: list[np.ndarray] | None = None, plan: TrainingPlan | None = None):  # fmt: skip
         super().__init__(shards, tokenizer, masking, micro_batch_tokens, copied, plan)
         # Held-out text, which has no plan, keeps the masks that all runs are compared on.
         if plan:

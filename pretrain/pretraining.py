@@ -2,11 +2,10 @@
 
 import shlex
 import time
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from data_prep.console import command_line
@@ -15,11 +14,11 @@ from data_prep.durable import read_object, write_json, write_text
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
-from model import BertConfig, BertForPreTraining
+from model import BertConfig
 from model.families import has_mlm_head, read_pretrainable
 
-from .batches import BatchMaker, ExampleStream, TargetPlan
-from .build import make_data, make_model, open_checkpoint, require_same_objective
+from .batches import TrainingPlan
+from .build import make_model, open_checkpoint, require_same_objective
 from .distillation import check_teacher
 from .engine.batches import Batches, Position
 from .engine.checkpoint import Checkpoints, load_optimizer, read_state, save_model_folder
@@ -38,8 +37,9 @@ from .engine.threads import Threads, busy
 from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
+from .phases import make_phases, with_batch_size, with_weight_decay
 from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large
-from .resolve import EARLIER, MAY_DIFFER, automatic_batch_size, compiles, out_folder, resolve, unused, with_preset
+from .resolve import EARLIER, MAY_DIFFER, compiles, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
 COMPILED_WITH = 8
@@ -119,55 +119,6 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
     return PreparedCorpus(world.from_main(folder), verify=False)
 
 
-@dataclass
-class Phase:
-    """A part of a run with examples of one length."""
-
-    length: int
-    """Most tokens of an example."""
-    until: float
-    """Share of the budget at its end."""
-    stream: ExampleStream
-    maker: BatchMaker
-    evaluation: Evaluation
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example, were held-out text cut as that to learn from is: int64 [N]."""
-        shards = type(self.stream.shard_examples)(**vars(self.evaluation.shard_examples))
-        return np.concatenate([shards(index).lengths() for index in range(len(shards))])
-
-    def examples_in(self, budget: Budget, batch_size: int) -> float:
-        """About how many examples a counted budget comprises; 0 for a time budget."""
-        tokens, per_token = self.stream.num_tokens, len(self.lengths) / max(1, int(self.lengths.sum()))
-        rates = {"steps": batch_size, "epochs": tokens * per_token, "tokens": per_token, "seconds": 0}
-        return budget.amount * rates[budget.unit]
-
-    def automatic_batch_size(self, settings: PretrainSettings, model: BertForPreTraining) -> int:
-        """Chosen by the mean length of an example, and for a budget of time by the speed of this machine."""
-        budget = Budget.parse(settings.budget)
-        given = () if budget.is_counted else (budget.amount, self.evaluation.training_speed(model))
-        return automatic_batch_size(settings.device, float(self.lengths.mean()), *given)
-
-
-def make_phases(
-    settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective, world: World
-) -> list[Phase]:
-    """One for each sequence length, in the order of training."""
-    return [
-        Phase(part.examples.longest, until, *make_data(part, prepared, objective, world))
-        for until, part in settings.phases
-    ]
-
-
-def with_batch_size(settings: PretrainSettings, phases: list[Phase], model: BertForPreTraining) -> PretrainSettings:
-    """The settings with numbers for the batch size of each phase, or one number for all."""
-    if settings.batch_size != "auto":
-        return settings
-    sizes = tuple(phase.automatic_batch_size(settings, model) for phase in phases)
-    return replace(settings, batch_size=sizes if len(sizes) > 1 else sizes[0])
-
-
 def compiled(settings: PretrainSettings, held_out: Evaluation, learner: Learner) -> bool:
     """Have the layers compiled where the settings want it (see `compiles`), and say so.
 
@@ -229,6 +180,7 @@ class Pretraining:
         self.objective.freeze_unused(model)
         model.to(self.settings.device)
         self.settings = with_batch_size(self.settings, self.phases, model)
+        self.settings = with_weight_decay(self.settings, self.phases, model)
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
         learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)
@@ -379,7 +331,7 @@ class Pretraining:
             say("The budget has grown: the learning rate rises again to where the longer schedule has it.")
             first, last = settings.mask_shares
             if first != last:
-                share = TargetPlan((first, last)).share(run.progressed())
+                share = TrainingPlan((first, last)).share(run.progressed())
                 say(f"The share of tokens to predict is at once that of the larger budget: {share:.1%}.")
 
     def _finish(self, run: Run, found: dict) -> None:

@@ -228,6 +228,7 @@ def _settings(prepared: dict, settings: PretrainSettings) -> dict:
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     chosen |= {name: getattr(settings.examples, name) for name in _OF_THE_EXAMPLES}
     chosen |= {"length_shares": settings.length_shares} if settings.length_shares else {}
+    chosen |= {"shifted_share": settings.shifted_share} if len(settings.examples.lengths) > 1 else {}
     chosen |= {"keep_layers": settings.keep_layers} if settings.starts_from else {}
     chosen |= {name: getattr(settings, name) for name in _OF_A_TEACHER} if settings.teacher else {}
     chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}

@@ -15,7 +15,7 @@ from .engine.optimizer import peak_learning_rate
 from .engine.settings import Budget, PretrainError
 from .engine.stage import for_device
 from .layers import kept_layers
-from .settings import FIXED, USUAL, PretrainSettings
+from .settings import FIXED, USUAL, WEIGHT_DECAY, PretrainSettings
 
 # Peak learning rates of models to continue, as shares of that of a fresh one (docs/how_much.md): a whole model, and one
 # whose MLM head is new, as that of an encoder for vectors.
@@ -24,14 +24,18 @@ CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 _FEW_STEPS = 300
 # Seconds of a budget from which on layers are compiled.
 _LONG = 600
+# Tokens of text, and how many times it is read at least, where more weight decay was seen to help, and how much.
+_LITTLE, _OFTEN, _DECAY_OF_LITTLE = 1_500_000, 30, 0.4
 PARAMETERS_A_TOKEN = 5
 """With more of them a model may learn its text by heart."""
 # By size, of what `auto` chooses from on a GPU.
 _FOR_GPU = ("micro", "mini", "small", "medium", "base")
 # From the start of the budget to its end (measured on CPUs, for micro: docs/tried.md).
 MASK_SHARE = (0.4, 0.15)
+# Of the examples that are shorter than the longest (docs/tried.md).
+SHIFTED_SHARE = 0.25
 # What runs did that were begun by versions without these settings.
-EARLIER = {"mask_share": 0.15, "softmax": "full"}
+EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0}
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
@@ -99,6 +103,7 @@ def resolve(
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
+        "shifted_share": SHIFTED_SHARE if len(settings.examples.lengths) > 1 else 0.0,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
         "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
@@ -159,6 +164,22 @@ def automatic_batch_size(device: str, example_tokens: float, seconds: float = ma
     """
     size = max(8, round(tokens_a_step(device) / example_tokens / 8) * 8)
     return max(8, size // 16 * 8) if seconds * speed < _FEW_STEPS * size else size
+
+
+def automatic_weight_decay(settings: PretrainSettings, tokens: int, epochs: float) -> float:
+    """More than usual for a fresh model that reads little text often (measured: docs/how_much.md).
+
+    Args:
+        settings: resolved ones.
+        tokens: of the text to learn from.
+        epochs: about how often the run reads it.
+    """
+    is_known = settings.starts_from is None and settings.optimizer == "muon"
+    if is_known and tokens <= _LITTLE and round(epochs) >= _OFTEN:
+        say(f"The weight decay is {_DECAY_OF_LITTLE:g}, as so little text is read about {epochs:.0f} times "
+            "(--weight-decay sets another).")  # fmt: skip
+        return _DECAY_OF_LITTLE
+    return WEIGHT_DECAY
 
 
 def compiles(settings: PretrainSettings, processes: int) -> bool:

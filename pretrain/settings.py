@@ -9,6 +9,8 @@ from data_prep.settings import ExampleSettings, PrepSettings
 
 from .engine.settings import LoopSettings, PretrainError
 
+WEIGHT_DECAY = 0.1
+"""The usual one."""
 # Of the budget for short examples and for long ones (Devlin et al. 2019, appendix A.2).
 LENGTH_SHARES = (0.9, 0.1)
 # Objectives that learn from what one masking alone makes.
@@ -31,7 +33,7 @@ class PretrainSettings(LoopSettings):
         "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
         "the machine": (*LoopSettings.groups["the machine"], "compile"),
-        "pairs and masks": ("packing", "length_shares", "mask_share", "softmax"),
+        "pairs and masks": ("packing", "length_shares", "shifted_share", "mask_share", "softmax"),
     }  # fmt: skip
 
     out: str = "auto"
@@ -55,8 +57,9 @@ class PretrainSettings(LoopSettings):
     """How much three losses count: the teacher's probabilities, masked words, the teacher's last hidden states."""
     teacher_positions: Literal["all", "masked"] = "all"
     """Tokens at which the teacher is learned from: all, or those that are predicted, which takes less time."""
-    weight_decay: float = 0.1
-    """Decoupled weight decay of matrices; biases and LayerNorms have none."""
+    weight_decay: float | Literal["auto"] = "auto"
+    """Decoupled weight decay of matrices; biases and LayerNorms have none. auto: 0.1, and 0.4 for a fresh model under
+    muon that reads up to 1.5 M tokens 30 times or more."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -64,6 +67,9 @@ class PretrainSettings(LoopSettings):
     """What an example is cut from: one document, or sentences in a row over document ends, as many as fit."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
+    shifted_share: float | Literal["auto"] = "auto"
+    """Share of the examples shorter than the longest sequence length whose positions are shifted at random, so that all
+    positions are learned from the start. auto: 0.25 with several lengths, else 0."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
     """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
@@ -76,6 +82,10 @@ class PretrainSettings(LoopSettings):
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
     examples: ExampleSettings = field(default_factory=ExampleSettings)
+
+    @property
+    def decay(self) -> float:
+        return WEIGHT_DECAY if self.weight_decay == "auto" else float(self.weight_decay)
 
     @property
     def next_sentence(self) -> bool:
@@ -101,8 +111,9 @@ class PretrainSettings(LoopSettings):
         # 0.1 and 0.2 are 0.30000000000000004, which 3 of 10 steps are not.
         ends = [*(round(end, 9) for end in accumulate(shares[:-1])), 1.0]
         sizes = size if isinstance(size, tuple) else (size,) * len(lengths)
+        one = {"length_shares": (), "shifted_share": 0.0}
         return [
-            (end, replace(self, examples=self.examples.of_length(length), length_shares=(), batch_size=size))
+            (end, replace(self, examples=self.examples.of_length(length), batch_size=size, **one))
             for end, length, size in zip(ends, lengths, sizes, strict=True)
         ]
 
@@ -143,6 +154,12 @@ class PretrainSettings(LoopSettings):
             raise PretrainError(f"--batch-size has {len(self.batch_size)} numbers for {count} sequence lengths")
         if not shares and count not in (1, 2):
             raise PretrainError(f"--sequence-length has {count} lengths: give each its share as --length-shares")
+        if self.shifted_share != "auto" and not 0 <= self.shifted_share <= 1:
+            raise PretrainError(f"--shifted-share {self.shifted_share} is out of range: give 0 to 1")
+        if count == 1 and self.shifted_share not in ("auto", 0):
+            raise PretrainError(
+                "--shifted-share is for several lengths: leave it out, or give --sequence-length 128,512"
+            )
         if shares and len(shares) != count:
             raise PretrainError(f"--length-shares has {len(shares)} numbers for {count} sequence lengths")
         if shares and not (all(share > 0 for share in shares) and abs(sum(shares) - 1) <= 1e-6):

@@ -19,8 +19,9 @@ from .step import Learner, step
 MEASURED: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
 )
-"""Runs of the tables in README.md and docs, on 2 CPU cores with bf16, by stage; `benchmarks/published.py` writes them.
-Losses are in nats; fine-tunings are means of 3 seeds."""
+"""Runs of the tables in README.md and docs, by stage; `benchmarks/published.py` writes them. Of a pretraining: tokens
+of the text, those that were read in all, parameters, losses in nats, and seconds where its budget was a time, on 2 CPU
+cores with bf16. Fine-tunings are means of 3 seeds."""
 
 
 def nearest(stage: str, task: str | None = None, **numbers: float) -> dict[str, Any] | None:

@@ -99,6 +99,11 @@ class LoopSettings:
         """The learning rate of resolved settings."""
         return float(self.learning_rate)
 
+    @property
+    def decay(self) -> float:
+        """The weight decay; the usual one before it is chosen."""
+        return self.weight_decay
+
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCALE = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

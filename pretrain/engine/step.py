@@ -69,7 +69,7 @@ class Learner:
         self.loss_sums = self.world.parallel(LossSums(model, objective))
         self.precision = Precision(settings.device, settings.precision)
         self.optimizer = Optimizer(
-            model, settings.optimizer, settings.peak, settings.weight_decay, self.precision.optimizer_dtype, rates,
+            model, settings.optimizer, settings.peak, settings.decay, self.precision.optimizer_dtype, rates,
             settings.adam_beta2,
         )  # fmt: skip
         c = self.counters

@@ -90,5 +90,6 @@ def test_the_memory_of_the_plan_is_about_that_of_the_run(prepared, tmp_path):
     printed, _ = child(prepared, tmp_path / "out", "--budget=8steps", "--dry-run")
     planned = float(re.search(r"memory +about ([\d.]+) GB", printed)[1])
     assert re.search(r"on a GPU +16 GB: 65,536, .*computed, not measured", printed)
+    assert "1 MB of clinical-trial articles (0.2 M tokens, 6.4 M read), 4x128: MLM loss 4." in printed
     _, peak = child(prepared, tmp_path / "out", "--budget=8steps")
     assert planned == pytest.approx(peak / 1e9, rel=0.3, abs=0.05)

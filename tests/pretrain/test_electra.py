@@ -25,7 +25,7 @@ from model import (
 )
 from model.electra_names import ELECTRA_NAMES
 from model.electra_pair import DiscriminatorAndGenerator
-from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.batches import BatchMaker, ExampleStream, TrainingPlan
 from pretrain.build import extended, make_model
 from pretrain.electra import Electra, ReplacementMaker, sampled
 from pretrain.engine.batches import Position
@@ -44,7 +44,7 @@ def examples(prepared):
     return next(stream.batches(300, Position()))[0]
 
 
-def maker_of(prepared, tokens=10**9, plan=TargetPlan((0.15, 0.15))):  # noqa: B008  # a frozen dataclass
+def maker_of(prepared, tokens=10**9, plan=TrainingPlan((0.15, 0.15))):  # noqa: B008  # a frozen dataclass
     return ReplacementMaker(prepared.train, prepared.tokenizer, "token", tokens, plan=plan)
 
 

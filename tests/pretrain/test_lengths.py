@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -12,10 +13,14 @@ from data_prep.examples.packing import ShardExamples
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
 from model import BertForPreTraining
-from pretrain.batches import ExampleStream
+from model.initialisation import POSITION_SCALE, sinusoids
+from pretrain.batches import BatchMaker, ExampleStream, PositionShift, TrainingPlan
 from pretrain.engine.batches import Position
 from pretrain.engine.checkpoint import read_state
+from pretrain.engine.distributed import World
 from pretrain.objectives import make_objective
+from pretrain.phases import make_phases
+from pretrain.resolve import resolve
 from pretrain.run import main
 from pretrain.settings import PretrainSettings
 
@@ -88,6 +93,74 @@ def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, pre
     assert rows(out) == rows(finished)
 
 
+@pytest.fixture
+def examples(prepared):
+    return next(ExampleStream(ShardExamples.of(prepared, "train", SHORT, seed=1)).batches(500, Position()))[0]
+
+
+def test_shifted_examples_begin_anywhere_they_fit_and_the_others_at_the_start(examples):
+    first, last = PositionShift(LONG, 0.5).offsets(examples), LONG - examples.lengths()
+    assert ((first >= 0) & (first <= last)).all()
+    # A few of the shifted ones stay where they are.
+    expected = 0.5 * (1 - (1 / (last + 1)).mean())
+    assert (first > 0).mean() == pytest.approx(expected, abs=4 * (0.25 / len(examples)) ** 0.5)
+    quarters = np.bincount((4 * (first - 1) // last)[first > 0], minlength=4)
+    assert (abs(quarters / quarters.sum() - 0.25) < 0.1).all()
+    assert (PositionShift(LONG, 0.0).offsets(examples) == 0).all() and (
+        PositionShift(1, 1.0).offsets(examples) == 0
+    ).all()
+    # It stands where it stands, whatever it is computed with.
+    assert (PositionShift(LONG, 0.5).offsets(examples[::3]) == first[::3]).all()
+
+
+def test_a_shifted_example_has_the_same_tokens_and_targets(examples, prepared):
+    makers = [
+        BatchMaker(prepared.train, prepared.tokenizer, "token", 10**6, plan=TrainingPlan((0.15, 0.15), shift=shift))
+        for shift in (None, PositionShift(LONG, 1.0))
+    ]
+    still, shifted = (maker.packed(examples) for maker in makers)
+    for name in ("input_ids", "token_type_ids", "sequence_starts", "masked_positions", "masked_targets"):
+        assert torch.equal(getattr(still, name), getattr(shifted, name))
+    lengths = torch.diff(still.sequence_starts).long()
+    by = torch.from_numpy(PositionShift(LONG, 1.0).offsets(examples)).repeat_interleave(lengths)
+    assert by.max() > 0 and torch.equal(shifted.position_ids, still.position_ids + by)
+
+
+@pytest.mark.parametrize(("share", "learned"), [("auto", True), ("0", False)])
+def test_short_examples_learn_the_positions_of_long_ones(share, learned, prepared, tmp_path):
+    """Weight decay alone would leave sinusoids of another size; the last step alone is of long examples."""
+    out = tmp_path / "run"
+    shares = f"--length-shares={(STEPS - 1) / STEPS},{1 / STEPS}"
+    assert main(arguments(prepared, out, shares, f"--shifted-share={share}")) == 0
+    model = BertForPreTraining.from_pretrained(out / "checkpoints" / f"step-{STEPS - 3:08d}")
+    found = model.bert.embeddings.position.weight.detach()[SHORT:]
+    fresh = sinusoids(LONG, found.shape[1])[SHORT:] * POSITION_SCALE
+    size = (found * fresh).sum() / fresh.square().sum()
+    assert ((found - size * fresh).norm() > 0.1 * found.norm()) == learned
+
+
+def test_held_out_examples_begin_at_the_first_position(prepared):
+    lengths = ExampleSettings(sequence_length=(SHORT, LONG))
+    given = PretrainSettings(
+        prepared=str(prepared.folder), preset="tiny", device="cpu", shifted_share=1.0, examples=lengths
+    )
+    settings = resolve(given)
+    for phase in make_phases(settings, prepared, make_objective(settings, prepared), World()):
+        training, held_out = next(phase.stream.batches(50, Position()))[0], phase.evaluation.examples[:50]
+        batches = phase.maker.packed(training), phase.evaluation.maker.packed(held_out)
+        learned, read = (batch.position_ids[batch.sequence_starts[:-1].long()] for batch in batches)
+        assert bool(learned.any()) == (phase.length == SHORT) and not read.any()
+
+
+def test_a_run_of_an_older_version_goes_on_as_it_began(finished, prepared, stopped_at):
+    """Its settings do not say where its examples begin: all at the first position."""
+    out = stopped_at(finished, 9)
+    kept = [line for line in (out / "settings.yaml").read_text().splitlines() if not line.startswith("shifted_share")]
+    (out / "settings.yaml").write_text("\n".join(kept) + "\n")
+    assert main(arguments(prepared, out)) == 0
+    assert yaml.safe_load((out / "settings.yaml").read_text())["shifted_share"] == 0.0
+
+
 @pytest.mark.parametrize(("prepared_at", "trained_at", "name"), [(16, 64, "mlm+nsp"), (64, 16, "mlm")])
 def test_next_sentences_are_learned_where_the_length_of_the_run_has_pairs(prepared_at, trained_at, name, tmp_path):
     """Whatever the corpus was prepared with: documents of two sentences have a pair where both find room."""
@@ -144,6 +217,8 @@ def test_a_dry_run_plans_both(prepared, tmp_path, capsys):
         ("--length-shares=1,0", "more than 0"),
         ("--length-shares=nan,nan", "more than 0"),
         ("--length-shares=0.5", "--length-shares has 1 numbers for 2 sequence lengths"),
+        ("--shifted-share=1.5", "--shifted-share 1.5 is out of range"),
+        ("--sequence-length=48 --length-shares=1 --batch-size=8 --shifted-share=0.5", "is for several lengths"),
         ("--batch-size=8,8,8", "--batch-size has 3 numbers for 2 sequence lengths"),
         ("--batch-size=8,0", "--batch-size 0 is less than 1"),
         ("--sequence-length=48 --batch-size=8", "--length-shares has 2 numbers for 1 sequence lengths"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.engine.plan import nearest
+from pretrain.engine.plan import MEASURED, nearest
 
 
 @pytest.mark.parametrize(("rows", "expected"), [
@@ -16,10 +16,20 @@ def test_the_nearest_run_is_of_the_same_task():
     assert nearest("fine-tuning", "no task", rows=500) is None
 
 
-@pytest.mark.parametrize(("tokens", "seconds", "expected"), [
-    (0, 0, (2_400_000, 240)), (1_000_000, 3_600, (800_000, 720)), (11_000_000, 1_400, (10_900_000, 600)),
-    (11_000_000, 1_500, (10_900_000, 3_600)), (1e12, 1e9, (10_900_000, 3_600)),
+def named(row):
+    return row["runs"][0]
+
+
+@pytest.mark.parametrize("row", MEASURED["pretraining"], ids=named)
+def test_a_run_like_a_measured_one_shows_that_one(row):
+    like = {"tokens": row["tokens"] * 1.02, "read": row["read"] * 0.98, "parameters": row["parameters"]}
+    assert nearest("pretraining", **like) is row
+
+
+@pytest.mark.parametrize(("tokens", "read", "parameters", "expected"), [
+    (0, 0, 0, "1mb_30_decay"), (1e12, 1e12, 1e9, "articles_60m"),
+    # Between two runs, the one that is nearer by factor.
+    (11_000_000, 24_000_000, 2_957_058, "articles_10m_1"), (11_000_000, 26_000_000, 7_536_130, "articles_60m"),
 ])  # fmt: skip
-def test_the_nearest_run_of_two_numbers_is_nearest_by_both(tokens, seconds, expected):
-    found = nearest("pretraining", tokens=tokens, seconds=seconds)
-    assert (found["tokens"], found["seconds"]) == expected
+def test_the_nearest_run_of_three_numbers_is_nearest_by_all(tokens, read, parameters, expected):
+    assert named(nearest("pretraining", tokens=tokens, read=read, parameters=parameters)) == expected

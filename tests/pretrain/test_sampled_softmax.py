@@ -13,7 +13,7 @@ from data_prep.examples.packing import ShardExamples
 from data_prep.settings import ExampleSettings
 from model import BertConfig, BertForPreTraining
 from pretrain import masked_words
-from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.batches import BatchMaker, ExampleStream, TrainingPlan
 from pretrain.build import make_data
 from pretrain.engine.batches import Position
 from pretrain.engine.distributed import World
@@ -104,7 +104,7 @@ def material(prepared):
     model = BertForPreTraining(BertConfig.from_preset("tiny", **sizes, **no_dropout)).double()
     stream = ExampleStream(ShardExamples.of(prepared, "train", 48, seed=1))
     examples, _ = next(stream.batches(24, Position()))
-    plan = TargetPlan((0.4, 0.15), EntrySampler(prepared.unigram_counts, 1, drawn=40))
+    plan = TrainingPlan((0.4, 0.15), EntrySampler(prepared.unigram_counts, 1, drawn=40))
     return model, bert_objective(prepared.unigram_counts), examples, plan
 
 

@@ -17,7 +17,7 @@ from data_prep.examples.packing import ShardExamples
 from data_prep.settings import ExampleSettings
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.batches import BatchMaker, ExampleStream, TargetPlan
+from pretrain.batches import BatchMaker, ExampleStream, TrainingPlan
 from pretrain.build import make_data, make_model
 from pretrain.engine.batches import Position
 from pretrain.engine.distributed import World
@@ -56,7 +56,7 @@ def objective(prepared):
 
 
 def batch_of(prepared, examples, masking="span", share=0.15):
-    maker = SpanBatchMaker(prepared.train, prepared.tokenizer, masking, 10**9, plan=TargetPlan((share, share)))
+    maker = SpanBatchMaker(prepared.train, prepared.tokenizer, masking, 10**9, plan=TrainingPlan((share, share)))
     maker.begin(0, 0.0)
     return maker.packed(examples)
 
