@@ -10,7 +10,7 @@ from torch import Tensor
 from data_prep.examples.masking import MaskingRules, mask
 from data_prep.examples.packing import Examples, ShardExamples, pack
 from data_prep.examples.pairs import example_order, shard_order
-from data_prep.examples.random_keys import keys, uniform
+from data_prep.examples.random_keys import below, keys, uniform
 from data_prep.prepared import Shard
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import PackedBatch
@@ -94,7 +94,7 @@ class PositionShift:
     Kiyono et al. 2021, which shifts all examples).
 
     Args:
-        positions: of the model; an example ends at the last of them at most.
+        positions: that the run learns; an example ends at the last of them at most.
         share: of the examples that are shifted; the others begin at 0.
     """
 
@@ -105,7 +105,7 @@ class PositionShift:
         """The position of each example's first token: int64 [N]. It depends on the example alone."""
         shifted, offset = (keys(0, purpose, 0, examples.key) for purpose in ("shifted", "offset"))
         last = np.maximum(0, self.positions - examples.lengths())
-        return np.where(uniform(shifted) < self.share, (uniform(offset) * (last + 1)).astype(np.int64), 0)
+        return np.where(uniform(shifted) < self.share, below(offset, last + 1), 0)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The plan before hours are spent: a sample of the corpus, a few steps, one evaluation, and what the run will take."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
@@ -52,7 +53,9 @@ def dry_run(settings: PretrainSettings) -> None:
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())
         model = make_model(settings, prepared, objective).to(settings.device)
-        settings = with_weight_decay(with_batch_size(settings, phases, model), phases, model)
+        # Of a text whose size is not known, a sample says nothing about how often it is read.
+        tokens = corpus_tokens if whole.is_known else math.inf
+        settings = with_weight_decay(with_batch_size(settings, phases, model), phases, model, tokens)
         learner = Learner(settings, model, objective, settings.examples.seed)
         compiled(settings, phases[0].evaluation, learner)
         speeds = [

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from data_prep.examples.packing import Examples
 from data_prep.prepared import PreparedCorpus
 from model import BertForPreTraining
 
@@ -15,8 +16,8 @@ from .engine.distributed import World
 from .engine.settings import Budget
 from .evaluate import Evaluation
 from .objective import PretrainingObjective
-from .resolve import automatic_batch_size, automatic_weight_decay
-from .settings import PretrainSettings
+from .resolve import automatic_batch_size, automatic_weight_decay, may_decay_more
+from .settings import WEIGHT_DECAY, PretrainSettings
 
 
 @dataclass
@@ -32,10 +33,15 @@ class Phase:
     evaluation: Evaluation
 
     @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example, were held-out text cut as that to learn from is: int64 [N]."""
+    def cut(self) -> Examples:
+        """Held-out text cut as that to learn from is."""
         shards = type(self.stream.shard_examples)(**vars(self.evaluation.shard_examples))
-        return np.concatenate([shards(index).lengths() for index in range(len(shards))])
+        return Examples.concatenate([shards(index) for index in range(len(shards))])
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each of these examples: int64 [N]."""
+        return self.cut.lengths()
 
     def examples_in(self, budget: Budget, batch_size: int) -> float:
         """About how many examples a counted budget comprises; 0 for a time budget."""
@@ -43,12 +49,14 @@ class Phase:
         rates = {"steps": batch_size, "epochs": tokens * per_token, "tokens": per_token, "seconds": 0}
         return budget.amount * rates[budget.unit]
 
-    def epochs_in(self, budget: Budget, batch_size: int, model: BertForPreTraining) -> float:
-        """About how often a budget spent on these examples alone would read the text; of a budget of time by the speed
-        of this machine."""
-        whole = self.examples_in(Budget(1, "epochs"), batch_size)
+    def epochs_in(self, budget: Budget, batch_size: int, model: BertForPreTraining, tokens: float) -> float:
+        """About how often a budget spent on these examples alone reads a text of so many tokens; a budget of time by
+        the speed of this machine."""
+        if budget.unit == "epochs":
+            return budget.amount
         timed = 0.0 if budget.is_counted else budget.amount * self.evaluation.training_speed(model)
-        return (timed or self.examples_in(budget, batch_size)) / whole
+        of_text = float((self.cut.a_length + self.cut.b_length).mean())
+        return (timed or self.examples_in(budget, batch_size)) * of_text / tokens
 
     def automatic_batch_size(self, settings: PretrainSettings, model: BertForPreTraining) -> int:
         """Chosen by the mean length of an example, and for a budget of time by the speed of this machine."""
@@ -65,13 +73,14 @@ def make_phases(
     Args:
         settings: resolved ones.
     """
-    longest = settings.examples.longest
-    shift = PositionShift(longest, float(settings.shifted_share))
-    return [
-        Phase(length, until, *make_data(part, prepared, objective, world, shift if length < longest else None))
-        for until, part in settings.phases
-        for length in [part.examples.longest]
-    ]
+    longest, shift, phases = settings.examples.longest, None, []
+    if settings.shifted_share:
+        shift = PositionShift(longest, float(settings.shifted_share))
+    for until, part in settings.phases:
+        length = part.examples.longest
+        data = make_data(part, prepared, objective, world, shift if length < longest else None)
+        phases.append(Phase(length, until, *data))
+    return phases
 
 
 def with_batch_size(settings: PretrainSettings, phases: list[Phase], model: BertForPreTraining) -> PretrainSettings:
@@ -82,14 +91,24 @@ def with_batch_size(settings: PretrainSettings, phases: list[Phase], model: Bert
     return replace(settings, batch_size=sizes if len(sizes) > 1 else sizes[0])
 
 
-def with_weight_decay(settings: PretrainSettings, phases: list[Phase], model: BertForPreTraining) -> PretrainSettings:
-    """The settings, those of the batch size known, with a number for the weight decay."""
+def with_weight_decay(
+    settings: PretrainSettings, phases: list[Phase], model: BertForPreTraining, tokens: float
+) -> PretrainSettings:
+    """The settings with a number for the weight decay.
+
+    Args:
+        settings: with a number for the batch size.
+        phases: of the text, or of a sample of it.
+        tokens: of the whole text to learn from.
+    """
     if settings.weight_decay != "auto":
         return settings
+    if not may_decay_more(settings, tokens):
+        return replace(settings, weight_decay=WEIGHT_DECAY)
     budget, parts = Budget.parse(settings.budget), settings.phases
     shares = (until - before for before, until in pairwise((0.0, *(until for until, _ in parts))))
     epochs = sum(
-        share * phase.epochs_in(budget, part.batch_size, model)
+        share * phase.epochs_in(budget, part.batch_size, model, tokens)
         for share, phase, (_, part) in zip(shares, phases, parts, strict=True)
     )
-    return replace(settings, weight_decay=automatic_weight_decay(settings, phases[0].stream.num_tokens, epochs))
+    return replace(settings, weight_decay=automatic_weight_decay(epochs))

@@ -180,7 +180,8 @@ class Pretraining:
         self.objective.freeze_unused(model)
         model.to(self.settings.device)
         self.settings = with_batch_size(self.settings, self.phases, model)
-        self.settings = with_weight_decay(self.settings, self.phases, model)
+        tokens = self.prepared.manifest["train"]["tokens"]
+        self.settings = with_weight_decay(self.settings, self.phases, model, tokens)
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
         learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)

@@ -32,7 +32,7 @@ PARAMETERS_A_TOKEN = 5
 _FOR_GPU = ("micro", "mini", "small", "medium", "base")
 # From the start of the budget to its end (measured on CPUs, for micro: docs/tried.md).
 MASK_SHARE = (0.4, 0.15)
-# Of the examples that are shorter than the longest (docs/tried.md).
+# Of the examples of all sequence lengths but the longest (docs/tried.md).
 SHIFTED_SHARE = 0.25
 # What runs did that were begun by versions without these settings.
 EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0}
@@ -103,7 +103,7 @@ def resolve(
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
-        "shifted_share": SHIFTED_SHARE if len(settings.examples.lengths) > 1 else 0.0,
+        "shifted_share": SHIFTED_SHARE if _has_new_positions(settings, config) else 0.0,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
         "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
@@ -132,6 +132,13 @@ def with_preset(settings: PretrainSettings, tokens: int, vocab_size: int) -> Pre
     counts = {name: parameter_count(BertConfig.from_preset(name, vocab_size)) for name in _FOR_GPU}
     fitting = [name for name, count in counts.items() if count <= PARAMETERS_A_TOKEN * tokens]
     return resolve(replace(settings, preset=fitting[-1] if fitting else _FOR_GPU[0]))
+
+
+def _has_new_positions(settings: PretrainSettings, config: BertConfig | None) -> bool:
+    """Whether only long examples of the run would reach some positions, and nothing knows them yet."""
+    lengths, known = settings.examples.lengths, config.max_position_embeddings if config else 0
+    # A teacher has not learned from shifted examples.
+    return len(lengths) > 1 and known < lengths[-1] and settings.teacher is None
 
 
 def _hidden_size(preset: str, config: BertConfig | None) -> int:
@@ -166,20 +173,24 @@ def automatic_batch_size(device: str, example_tokens: float, seconds: float = ma
     return max(8, size // 16 * 8) if seconds * speed < _FEW_STEPS * size else size
 
 
-def automatic_weight_decay(settings: PretrainSettings, tokens: int, epochs: float) -> float:
-    """More than usual for a fresh model that reads little text often (measured: docs/how_much.md).
+def may_decay_more(settings: PretrainSettings, tokens: float) -> bool:
+    """Whether more weight decay than usual was seen to help, if only the text is read often: of a fresh model under
+    Muon, with little text (docs/how_much.md).
 
     Args:
         settings: resolved ones.
         tokens: of the text to learn from.
-        epochs: about how often the run reads it.
     """
-    is_known = settings.starts_from is None and settings.optimizer == "muon"
-    if is_known and tokens <= _LITTLE and round(epochs) >= _OFTEN:
-        say(f"The weight decay is {_DECAY_OF_LITTLE:g}, as so little text is read about {epochs:.0f} times "
-            "(--weight-decay sets another).")  # fmt: skip
-        return _DECAY_OF_LITTLE
-    return WEIGHT_DECAY
+    return settings.starts_from is None and settings.optimizer == "muon" and tokens <= _LITTLE
+
+
+def automatic_weight_decay(epochs: float) -> float:
+    """Of a run that `may_decay_more` and reads its text about so often."""
+    if round(epochs) < _OFTEN:
+        return WEIGHT_DECAY
+    say(f"The weight decay is {_DECAY_OF_LITTLE:g}, as so little text is read about {epochs:.0f} times "
+        "(--weight-decay sets another).")  # fmt: skip
+    return _DECAY_OF_LITTLE
 
 
 def compiles(settings: PretrainSettings, processes: int) -> bool:

@@ -59,7 +59,7 @@ class PretrainSettings(LoopSettings):
     """Tokens at which the teacher is learned from: all, or those that are predicted, which takes less time."""
     weight_decay: float | Literal["auto"] = "auto"
     """Decoupled weight decay of matrices; biases and LayerNorms have none. auto: 0.1, and 0.4 for a fresh model under
-    muon that reads up to 1.5 M tokens 30 times or more."""
+    muon that reads up to 1.5 M tokens 30 times or more; a larger budget later does not change it."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -68,8 +68,8 @@ class PretrainSettings(LoopSettings):
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     shifted_share: float | Literal["auto"] = "auto"
-    """Share of the examples shorter than the longest sequence length whose positions are shifted at random, so that all
-    positions are learned from the start. auto: 0.25 with several lengths, else 0."""
+    """Share of the examples of all sequence lengths but the longest whose positions are shifted at random, so that all
+    positions are learned from the start. auto: 0.25 with several lengths, unless the model knows the positions."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
     """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
@@ -85,6 +85,7 @@ class PretrainSettings(LoopSettings):
 
     @property
     def decay(self) -> float:
+        """The weight decay; the usual one where nothing has chosen it, as in benchmarks of single steps."""
         return WEIGHT_DECAY if self.weight_decay == "auto" else float(self.weight_decay)
 
     @property
@@ -111,9 +112,9 @@ class PretrainSettings(LoopSettings):
         # 0.1 and 0.2 are 0.30000000000000004, which 3 of 10 steps are not.
         ends = [*(round(end, 9) for end in accumulate(shares[:-1])), 1.0]
         sizes = size if isinstance(size, tuple) else (size,) * len(lengths)
-        one = {"length_shares": (), "shifted_share": 0.0}
+        of_one_length = {"length_shares": (), "shifted_share": 0.0}
         return [
-            (end, replace(self, examples=self.examples.of_length(length), batch_size=size, **one))
+            (end, replace(self, examples=self.examples.of_length(length), batch_size=size, **of_one_length))
             for end, length, size in zip(ends, lengths, sizes, strict=True)
         ]
 

@@ -101,7 +101,7 @@ class LoopSettings:
 
     @property
     def decay(self) -> float:
-        """The weight decay; the usual one before it is chosen."""
+        """The weight decay of resolved settings."""
         return self.weight_decay
 
 

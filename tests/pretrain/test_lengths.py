@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from data_prep.examples.packing import ShardExamples
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
-from model import BertForPreTraining
+from model import BertConfig, BertForPreTraining
 from model.initialisation import POSITION_SCALE, sinusoids
 from pretrain.batches import BatchMaker, ExampleStream, PositionShift, TrainingPlan
 from pretrain.engine.batches import Position
@@ -137,6 +138,20 @@ def test_short_examples_learn_the_positions_of_long_ones(share, learned, prepare
     fresh = sinusoids(LONG, found.shape[1])[SHORT:] * POSITION_SCALE
     size = (found * fresh).sum() / fresh.square().sum()
     assert ((found - size * fresh).norm() > 0.1 * found.norm()) == learned
+
+
+@pytest.mark.parametrize(
+    ("positions", "given", "share"),
+    [(None, {}, 0.25), (SHORT, {}, 0.25), (LONG, {}, 0.0), (LONG, {"shifted_share": 0.5}, 0.5)],
+)
+def test_what_a_model_knows_needs_no_shift(positions, given, share):
+    """Nor what a teacher says, who has learned from no shifted examples."""
+    config = positions and BertConfig.from_preset("tiny", 100, max_position_embeddings=positions)
+    lengths = ExampleSettings(sequence_length=(SHORT, LONG))
+    settings = PretrainSettings(device="cpu", init_from="a-bert" if config else None, examples=lengths, **given)
+    assert resolve(settings, config).shifted_share == share
+    if config and not given:
+        assert resolve(replace(settings, preset="auto", teacher="a-teacher"), config).shifted_share == 0.0
 
 
 def test_held_out_examples_begin_at_the_first_position(prepared):
