@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_prep.examples.full_sentences import FullShardExamples
 from data_prep.examples.packing import ShardExamples
@@ -13,6 +14,7 @@ from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
 from model.families import FAMILIES, read_config
+from model.initialisation import sinusoids
 
 from .batches import BatchMaker, ExampleStream, PositionShift, TrainingPlan
 from .engine.checkpoint import load_heads, read_state
@@ -248,13 +250,24 @@ def extended(model: BertForPreTraining, old: WordPieceTokenizer, new: WordPieceT
 
 @torch.no_grad()
 def lengthened(model: BertForPreTraining, length: int) -> BertForPreTraining:
-    """The model with position embeddings for `length` tokens; the new ones begin as copies of the old, in order.
+    """The model with position embeddings for `length` tokens; the new ones continue the old.
 
-    Near positions look at each other in the copies as they did (Beltagy et al. 2020, section 5).
+    They begin as copies of the old, in order, so that near positions look at each other as they did (Beltagy et al.
+    2020, section 5). As far as the old ones consist of the sinusoids that fresh models start from, the sinusoids go on
+    in their place: else several positions look alike, and words have several neighbours (docs/tried.md).
     """
     grown = model.remade(max_position_embeddings=length)
     after = dict(grown.named_parameters())
     for name, parameter in model.named_parameters():
-        rows = torch.arange(len(after[name])) % len(parameter)
-        after[name].copy_(parameter[rows])
+        is_longer = len(after[name]) > len(parameter)
+        after[name].copy_(continued(parameter, length) if is_longer else parameter)
     return grown
+
+
+def continued(positions: Tensor, length: int) -> Tensor:
+    """Position embeddings [L, E] made longer: [length, E] (see `lengthened`)."""
+    waves = sinusoids(length, positions.shape[1])
+    known, learned = (table - table.mean(0) for table in (waves[: len(positions)], positions))
+    share = (known * learned).sum() / known.square().sum()
+    rows = torch.arange(length) % len(positions)
+    return positions[rows] + share * (waves - waves[rows])

@@ -8,6 +8,7 @@ from tokenizers import AddedToken
 from data_prep.vocabulary.extension import cut
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
+from model.initialisation import POSITION_SCALE, sinusoids
 from pretrain.build import extended, lengthened, make_sampler
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.masked_words import log_unigram
@@ -67,10 +68,25 @@ def test_further_positions_begin_as_those_there_are(model):
     grown = lengthened(model, 110)
     before, after = model.bert.embeddings.position.weight, grown.bert.embeddings.position.weight
     assert grown.config.max_position_embeddings == 110
-    torch.testing.assert_close(after, torch.cat([before, before, before])[:110])
+    copies = torch.cat([before, before, before])[:110]
+    torch.testing.assert_close(after[:48], before)
+    # Numbers drawn at random are as good as orthogonal to sinusoids.
+    assert (after - copies).norm() < 0.1 * copies.norm()
     ids = torch.randint(5, 98, (2, 48))
     mask = torch.ones_like(ids)
     torch.testing.assert_close(grown.eval()(ids, mask).prediction_logits, model(ids, mask).prediction_logits)
+
+
+@pytest.mark.parametrize("learned", [0.0, 0.01])
+def test_positions_that_began_as_sinusoids_go_on_as_sinusoids(learned, model):
+    """As a fresh model of that length has them, with what was learned at the positions that are copied."""
+    model.look_at_neighbours()
+    with torch.no_grad():
+        added = learned * torch.randn(48, 32)
+        model.bert.embeddings.position.weight += added
+    expected = POSITION_SCALE * sinusoids(110, 32) + torch.cat([added, added, added])[:110]
+    found = lengthened(model, 110).bert.embeddings.position.weight
+    assert (found - expected).norm() < (0.2 * learned + 1e-5) / POSITION_SCALE * expected.norm()
 
 
 def test_a_run_continues_at_a_greater_length(model, small_tokenizer, random_corpus, tmp_path, capsys):
