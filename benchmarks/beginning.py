@@ -28,7 +28,7 @@ def main() -> int:
     return 0
 
 
-def documents(path: Path, megabytes: float, of_each: float) -> list[list[str]]:
+def documents(path: Path, megabytes: float, of_each: float = math.inf) -> list[list[str]]:
     """The first documents of a file, each a list of lines; at least one.
 
     Args:
