@@ -192,7 +192,13 @@ def _print_plan(
 
 
 def _nearest(tokens: float, read: float, parameters: int) -> str:
-    """The measured run most like one that reads so many of the tokens of a text, each as often as it does."""
+    """What is printed of the nearest measured run.
+
+    Args:
+        tokens: of the text.
+        read: tokens that the run computes in all epochs.
+        parameters: of the model.
+    """
     row = nearest("pretraining", tokens=tokens, read=read, parameters=parameters)
     took = f", {row['seconds'] / 60:.0f} minutes on 2 CPU cores" if "seconds" in row else ""
     return (

@@ -50,8 +50,12 @@ class Phase:
         return budget.amount * rates[budget.unit]
 
     def epochs_in(self, budget: Budget, batch_size: int, model: BertForPreTraining, tokens: float) -> float:
-        """About how often a budget spent on these examples alone reads a text of so many tokens; a budget of time by
-        the speed of this machine."""
+        """About how many epochs a budget is, were it spent on these examples alone. For a budget of time, the speed of
+        this machine is measured.
+
+        Args:
+            tokens: of the text.
+        """
         if budget.unit == "epochs":
             return budget.amount
         timed = 0.0 if budget.is_counted else budget.amount * self.evaluation.training_speed(model)
