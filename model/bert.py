@@ -6,7 +6,7 @@ is pooled.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -266,6 +266,10 @@ class BertForPreTraining(BertWithHead):
         self.mlm_head = MaskedLanguageHead(config)
         self.nsp_head = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()
+
+    def head_matrices(self) -> list[nn.Parameter]:
+        """The dense one of the MLM head."""
+        return [cast(nn.Parameter, self.mlm_head.dense.weight)]
 
     def vocabulary_parameters(self) -> list[Tensor]:
         """Those with a row for each entry of the vocabulary: the word embedding, which is the decoder, and its bias."""

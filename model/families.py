@@ -53,8 +53,9 @@ from .wrapped_config import WRAPPED_TYPES, WrappedConfig
 class Family:
     """The classes of a kind of model.
 
-    They say what else is to be known of it: `names` the tensors of its folders, `layer_matrices` what Muon optimizes,
-    `look_at_neighbours` how a fresh one starts, `vocabulary_parameters` what grows with the vocabulary.
+    They say what else is to be known of it: `names` the tensors of its folders, `layer_matrices` and `head_matrices`
+    what Muon optimizes, `look_at_neighbours` how a fresh one starts, `vocabulary_parameters` what grows with the
+    vocabulary.
     """
 
     config: type[BertConfig]

@@ -61,6 +61,10 @@ class PretrainedModel(nn.Module):
         """The weight matrices inside the layers, which Muon optimizes."""
         raise NotImplementedError
 
+    def head_matrices(self) -> list[nn.Parameter]:
+        """The weight matrices inside the heads, which Muon can optimize too: none but in models for pretraining."""
+        return []
+
     def learn_words(self, ids: Tensor) -> None:
         """Let a training that holds no other words learn the embeddings of these alone, where that saves memory (see
         `some_rows`). The model is asked for any words in eval mode, and its folder has all of them.

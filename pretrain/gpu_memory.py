@@ -81,7 +81,7 @@ class GpuMemory:
         return 4 * momenta
 
     def _matrices(self) -> int:
-        """Entries of the matrices that are Muon's."""
+        """Entries of the layers' matrices, which are Muon's; that of the MLM head may be too, and is small."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         return self.config.num_stored_layers * (4 * hidden * hidden + 2 * hidden * inner)
 

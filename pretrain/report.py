@@ -159,7 +159,7 @@ def no_time(budget: str, seconds: float, reserve: float, a_step: float, may_be_s
 
 
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "adam_beta2",
-             "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax")  # fmt: skip
+             "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax", "muon_matrices")  # fmt: skip
 _OF_A_TEACHER = ("teacher_weights", "teacher_positions")
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.

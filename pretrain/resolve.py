@@ -35,7 +35,7 @@ MASK_SHARE = (0.4, 0.15)
 # Of the examples of all sequence lengths but the longest (docs/tried.md).
 SHIFTED_SHARE = 0.25
 # What runs did that were begun by versions without these settings.
-EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0}
+EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0, "muon_matrices": "layers"}
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
@@ -104,6 +104,7 @@ def resolve(
         "budget": budget,
         "mask_share": MASK_SHARE,
         "shifted_share": SHIFTED_SHARE if _has_new_positions(settings, config) else 0.0,
+        "muon_matrices": "layers+head" if optimizer == "muon" and _is_fresh_without_pairs(settings) else "layers",
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
         "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
@@ -139,6 +140,12 @@ def _has_new_positions(settings: PretrainSettings, config: BertConfig | None) ->
     lengths, known = settings.examples.lengths, config.max_position_embeddings if config else 0
     # A teacher has not learned from shifted examples.
     return len(lengths) > 1 and known < lengths[-1] and settings.teacher is None
+
+
+def _is_fresh_without_pairs(settings: PretrainSettings) -> bool:
+    """Whether a fresh BERT is to learn masked words and nothing else. With the MLM head's matrix under Muon, pairs
+    would be learned later (docs/tried.md)."""
+    return settings.objective == "mlm" and settings.family in ("auto", "bert") and settings.starts_from is None
 
 
 def _hidden_size(preset: str, config: BertConfig | None) -> int:

@@ -16,7 +16,7 @@ LENGTH_SHARES = (0.9, 0.1)
 # Objectives that learn from what one masking alone makes.
 _MASKING_OF = {"mlm+sbo": "span"}
 # What an objective leaves no choice in: option -> what `auto` stands for then, beside which no other value is taken.
-FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra"}}
+FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra", "muon_matrices": "layers"}}
 # What `auto` stands for where an objective has it otherwise than the rest.
 USUAL: dict[str, dict[str, float]] = {"electra": {"mask_share": 0.15}}
 # Objectives of a BERT that a teacher's words can be learned beside.
@@ -32,6 +32,7 @@ class PretrainSettings(LoopSettings):
                           "dry_run"),
         "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
+        "how it learns": (*LoopSettings.groups["how it learns"], "muon_matrices"),
         "the machine": (*LoopSettings.groups["the machine"], "compile"),
         "pairs and masks": ("packing", "length_shares", "shifted_share", "mask_share", "softmax"),
     }  # fmt: skip
@@ -60,6 +61,9 @@ class PretrainSettings(LoopSettings):
     weight_decay: float | Literal["auto"] = "auto"
     """Decoupled weight decay of matrices; biases and LayerNorms have none. auto: 0.1, and 0.4 for a fresh model under
     muon that reads up to 1.5 M tokens 30 times or more; a larger budget later does not change it."""
+    muon_matrices: Literal["auto", "layers", "layers+head"] = "auto"
+    """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
+    for a fresh BERT of --objective mlm, else layers."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -87,6 +91,11 @@ class PretrainSettings(LoopSettings):
     def decay(self) -> float:
         """The weight decay; the usual one where nothing has chosen it, as in benchmarks of single steps."""
         return WEIGHT_DECAY if self.weight_decay == "auto" else float(self.weight_decay)
+
+    @property
+    def muon_of_heads(self) -> bool:
+        """Whether Muon is to optimize the matrix of the MLM head too."""
+        return self.muon_matrices == "layers+head"
 
     @property
     def next_sentence(self) -> bool:
@@ -146,8 +155,9 @@ class PretrainSettings(LoopSettings):
         for name, only in FIXED.get(self.objective, {}).items():
             given = getattr(self, name)
             if given not in ("auto", only):
-                raise PretrainError(f"--{name} {given} cannot be combined with --objective {self.objective}, which "
-                                    f"needs {only}: leave it out")  # fmt: skip
+                option = f"--{name.replace('_', '-')} {given}"
+                raise PretrainError(f"{option} cannot be combined with --objective {self.objective}, which needs "
+                                    f"{only}: leave it out")  # fmt: skip
 
     def _check_lengths(self) -> None:
         count, shares = len(self.examples.lengths), self.length_shares
@@ -173,6 +183,10 @@ class PretrainSettings(LoopSettings):
                 f"--objective {self.objective} learns from other masks than --masking {self.examples.masking} makes: "
                 f"give --masking {needed}"
             )
+
+    def _check_muon(self) -> None:
+        if self.optimizer == "adamw" and self.muon_of_heads:
+            raise PretrainError("--muon-matrices layers+head is for --optimizer muon: drop one")
 
     def _check_compilation(self) -> None:
         if self.compile == "layers" and self.detect_anomaly:
@@ -230,6 +244,7 @@ class PretrainSettings(LoopSettings):
         self._check_objective()
         self._check_teacher()
         self._check_compilation()
+        self._check_muon()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

@@ -1,4 +1,4 @@
-"""Muon: the optimizer of the matrices inside the layers (Jordan et al. 2024)."""
+"""Muon: the optimizer of the matrices inside the model (Jordan et al. 2024)."""
 
 import math
 from collections.abc import Iterable, Sequence

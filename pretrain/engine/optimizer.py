@@ -98,7 +98,7 @@ def by_depth(named: Mapping[str, Tensor], rates: DepthRates | None) -> dict[int,
 
 
 class Optimizer:
-    """AdamW (Loshchilov and Hutter 2019), or Muon for the layers' matrices with AdamW for everything else.
+    """AdamW (Loshchilov and Hutter 2019), or Muon for matrices with AdamW for everything else.
 
     Muon (Jordan et al. 2024) orthogonalises the momentum of a matrix; its step is scaled to AdamW's root mean square
     (Liu et al. 2025, section 2.2). It bears a higher learning rate than AdamW, which gets 0.65 of it here.
@@ -110,6 +110,7 @@ class Optimizer:
         dtype: what Muon's iterations compute in (see `muon.Muon`).
         rates: by depth; None: one for all.
         beta2: of AdamW, for the mean of squared gradients.
+        of_heads: whether Muon's matrices are those of `head_matrices` too, beside the layers'.
     """
 
     def __init__(
@@ -121,10 +122,12 @@ class Optimizer:
         dtype: torch.dtype = torch.float32,
         rates: DepthRates | None = None,
         beta2: float = 0.999,
+        of_heads: bool = False,
     ):
         decay = {id(p) for p in decayed(model).values()}
         names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        inside = {id(p) for p in model.layer_matrices()} if kind == "muon" else set()
+        of_muon = [*model.layer_matrices(), *(model.head_matrices() if of_heads else [])] if kind == "muon" else []
+        inside = {id(p) for p in of_muon}
         matrices = {name: p for name, p in names.items() if id(p) in inside}
         rest = {name: p for name, p in names.items() if name not in matrices}
         groups: list[dict[str, Any]] = []

@@ -42,7 +42,7 @@ class LoopSettings:
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
-    """adamw, or muon for the matrices of the layers with adamw for the rest. auto: muon."""
+    """adamw, or muon for matrices inside the model with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
     """Peak learning rate. auto: by optimizer and model size; with --init-from a tenth, more if the MLM head is new."""
     weight_decay: float = 0.01
@@ -98,6 +98,11 @@ class LoopSettings:
     def peak(self) -> float:
         """The learning rate of resolved settings."""
         return float(self.learning_rate)
+
+    @property
+    def muon_of_heads(self) -> bool:
+        """Whether Muon is to optimize matrices of heads too."""
+        return False
 
     @property
     def decay(self) -> float:

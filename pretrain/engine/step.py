@@ -70,7 +70,7 @@ class Learner:
         self.precision = Precision(settings.device, settings.precision)
         self.optimizer = Optimizer(
             model, settings.optimizer, settings.peak, settings.decay, self.precision.optimizer_dtype, rates,
-            settings.adam_beta2,
+            settings.adam_beta2, settings.muon_of_heads,
         )  # fmt: skip
         c = self.counters
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)

@@ -30,11 +30,13 @@ def test_every_parameter_is_optimized_once_the_tied_weight_too(model):
         assert with_decay == {id(p) for p in decayed(model).values()}
 
 
-def test_muon_takes_the_matrices_of_the_layers_and_nothing_else(model):
+@pytest.mark.parametrize("of_heads", [False, True])
+def test_muon_takes_the_matrices_of_the_layers_and_if_asked_for_that_of_the_mlm_head(model, of_heads):
     inside = [p for name, p in model.named_parameters() if name.startswith("bert.layers.") and p.dim() == 2]
     assert len(inside) == 4 * model.config.num_hidden_layers
-    muon = Optimizer(model, "muon", 1e-3, 0.01).parts[1]
-    assert {id(p) for p in muon.param_groups[0]["params"]} == {id(p) for p in inside}
+    expected = [*inside, model.mlm_head.dense.weight] if of_heads else inside
+    muon = Optimizer(model, "muon", 1e-3, 0.01, of_heads=of_heads).parts[1]
+    assert {id(p) for p in muon.param_groups[0]["params"]} == {id(p) for p in expected}
 
 
 def test_decay_without_gradient_shrinks_weights_and_leaves_biases(model):
