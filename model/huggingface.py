@@ -62,7 +62,7 @@ class PretrainedModel(nn.Module):
         raise NotImplementedError
 
     def head_matrices(self) -> list[nn.Parameter]:
-        """The weight matrices inside the heads, which Muon can optimize too: none but in models for pretraining."""
+        """The weight matrices inside the heads that Muon can optimize too: none, unless a class names them."""
         return []
 
     def learn_words(self, ids: Tensor) -> None:
