@@ -16,6 +16,7 @@ from model import BertForPreTraining
 from model.families import Family
 
 from .batches import BatchMaker, PretrainingBatch
+from .engine.optimizer import HeadRates
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Part(ABC):
     """"loss" or "accuracy" -> the result that is its baseline. Baselines depend on the held-out examples alone."""
     weight: float = 1.0
     """Its mean loss counts as much in what a step minimises."""
+    rate: float = 1.0
+    """What is trained by it alone learns at this share of the learning rate."""
     scores_vocabulary: bool = False
     """Whether its head scores all entries of the vocabulary for masked positions, which takes memory."""
     training_only: bool = False
@@ -199,6 +202,18 @@ class PretrainingObjective:
         for part in self.parts:
             if part.name not in learned:
                 part.start(model)
+
+    def rates(self, model: BertForPreTraining) -> HeadRates | None:
+        """Shares of the learning rate for what single parts train, where any has its own."""
+        own = {
+            id(parameter): part.rate
+            for part in self.parts
+            if part.rate != 1
+            for module in part.modules(model)
+            for parameter in module.parameters()
+        }
+        shares = {name: own[id(parameter)] for name, parameter in model.named_parameters() if id(parameter) in own}
+        return HeadRates(shares) if shares else None
 
     def freeze_unused(self, model: BertForPreTraining) -> None:
         """Give parameters that nothing is learned about no gradient."""

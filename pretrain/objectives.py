@@ -33,7 +33,7 @@ def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingOb
         length = settings.examples.longest
         print(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.",
               flush=True)  # fmt: skip
-    return bert_objective(prepared.unigram_counts, is_learned)
+    return bert_objective(prepared.unigram_counts, is_learned, settings.pair_weight, settings.pair_rate)
 
 
 def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: bool = True) -> bool:
@@ -45,13 +45,16 @@ def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: b
     return any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples)))
 
 
-def bert_objective(unigram_counts: np.ndarray, next_sentence: bool = True) -> PretrainingObjective:
+def bert_objective(
+    unigram_counts: np.ndarray, next_sentence: bool = True, weight: float = 1.0, rate: float = 1.0
+) -> PretrainingObjective:
     """Masked words, and next sentences unless they are switched off.
 
     Args:
         unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
+        weight, rate: of next sentences (see `PairLabels`).
     """
-    words, following = MaskedWords(unigram_counts), NextSentence()
+    words, following = MaskedWords(unigram_counts), NextSentence(weight, rate)
     return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
 
 
@@ -64,7 +67,7 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
 
 def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
     """Masked words, and the order of sentences if any example has two."""
-    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder()
+    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(settings.pair_weight, settings.pair_rate)
     if not _has_pairs(settings, prepared, exchange=False):
         print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
         return PretrainingObjective([words], off=[order])

@@ -16,9 +16,16 @@ _GUESSING = 0.02
 
 class PairLabels(Part):
     """The head on the pooler. A part "x" has the results x_loss (nats), x_accuracy and x_majority where pairs have
-    labels, else none."""
+    labels, else none.
+
+    Args:
+        weight, rate: of its loss, and of pooler and head (see `Part`).
+    """
 
     needs_pairs = True
+
+    def __init__(self, weight: float = 1.0, rate: float = 1.0):
+        self.weight, self.rate = weight, rate
 
     def logits(self, scores: Scores) -> Tensor:
         """[N, 2]."""

@@ -184,7 +184,8 @@ class Pretraining:
         self.settings = with_weight_decay(self.settings, self.phases, model, tokens)
         plan = self.evaluation_plan(model, state)
         counters = Counters(**state["counters"]) if state else Counters()
-        learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world)
+        learner = Learner(self.settings, model, self.objective, self.settings.examples.seed, counters, self.world,
+                          self.objective.rates(model))  # fmt: skip
         self.is_compiled = compiled(self.settings, self.phases[0].evaluation, learner)
         if checkpoint:
             load_optimizer(Path(checkpoint), learner.optimizer)

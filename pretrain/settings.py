@@ -15,6 +15,7 @@ WEIGHT_DECAY = 0.1
 LENGTH_SHARES = (0.9, 0.1)
 # Objectives that learn from what one masking alone makes.
 _MASKING_OF = {"mlm+sbo": "span"}
+_RANGES = {"pair_weight": (0.001, 1000.0), "pair_rate": (0.001, 10.0)}
 # What an objective leaves no choice in: option -> what `auto` stands for then, beside which no other value is taken.
 FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra", "muon_matrices": "layers"}}
 # What `auto` stands for where an objective has it otherwise than the rest.
@@ -32,7 +33,7 @@ class PretrainSettings(LoopSettings):
                           "dry_run"),
         "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
-        "how it learns": (*LoopSettings.groups["how it learns"], "muon_matrices"),
+        "how it learns": (*LoopSettings.groups["how it learns"], "muon_matrices", "pair_weight", "pair_rate"),
         "the machine": (*LoopSettings.groups["the machine"], "compile"),
         "pairs and masks": ("packing", "length_shares", "shifted_share", "mask_share", "softmax"),
     }  # fmt: skip
@@ -64,6 +65,10 @@ class PretrainSettings(LoopSettings):
     muon_matrices: Literal["auto", "layers", "layers+head"] = "auto"
     """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
     for a fresh BERT of --objective mlm, else layers."""
+    pair_weight: float = 1.0
+    """How much the loss of next sentences, or of their order, counts beside that of masked words; 1 in BERT."""
+    pair_rate: float = 1.0
+    """Share of the learning rate for the pooler and the head of pairs."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -96,6 +101,11 @@ class PretrainSettings(LoopSettings):
     def muon_of_heads(self) -> bool:
         """Whether Muon is to optimize the matrix of the MLM head too."""
         return self.muon_matrices == "layers+head"
+
+    @property
+    def learns_pairs(self) -> bool:
+        """Whether next sentences or their order are to be predicted, where the corpus has pairs."""
+        return not {"nsp", "sop"}.isdisjoint(self.objective.split("+"))
 
     @property
     def next_sentence(self) -> bool:
@@ -145,7 +155,7 @@ class PretrainSettings(LoopSettings):
                 raise PretrainError(f"--mask-share {share} is out of range: give 0.01 to 0.9")
 
     def _check_packing(self) -> None:
-        if self.packing == "full-sentences" and {"nsp", "sop"} & {*self.objective.split("+")}:
+        if self.packing == "full-sentences" and self.learns_pairs:
             raise PretrainError(
                 f"--packing full-sentences makes no pairs, which --objective {self.objective} learns from: give "
                 "--objective mlm too"
@@ -183,6 +193,15 @@ class PretrainSettings(LoopSettings):
                 f"--objective {self.objective} learns from other masks than --masking {self.examples.masking} makes: "
                 f"give --masking {needed}"
             )
+
+    def _check_pairs(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if not low <= value <= high:
+                raise PretrainError(f"{option} {value} is out of range: give {low:g} to {high:g}")
+            if value != 1 and not self.learns_pairs:
+                raise PretrainError(f"{option} {value:g} is for an objective with pairs, as mlm+nsp, and "
+                                    f"{self.objective} has none: leave it out")  # fmt: skip
 
     def _check_muon(self) -> None:
         if self.optimizer == "adamw" and self.muon_of_heads:
@@ -245,6 +264,7 @@ class PretrainSettings(LoopSettings):
         self._check_teacher()
         self._check_compilation()
         self._check_muon()
+        self._check_pairs()
         if self.prepared is not None:
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.

@@ -213,7 +213,7 @@ def test_layers_that_share_their_weights_are_learned_at_one_rate_below_the_head(
     with torch.device("meta"):
         classifier = model.AlbertForSequenceClassification(config)
     rates = depth_rates(FinetuneSettings(layer_decay=0.5), classifier)
-    found = {name: rates.share(rates.below(name), 1.0) for name, _ in classifier.named_parameters()}
+    found = {name: rates.share(rates.group(name), 1.0) for name, _ in classifier.named_parameters()}
     for name, share in found.items():
         assert share == (0.5 if ".layers." in name else 0.25 if ".embeddings." in name else 1.0), name
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,35 @@ def decayed(model: nn.Module) -> dict[str, Tensor]:
     return chosen
 
 
+class Rates(Protocol):
+    """Shares of the learning rate that groups of parameters take."""
+
+    def group(self, name: str) -> float:
+        """The group of a parameter, by its name."""
+
+    def share(self, group: float, used: float) -> float:
+        """The share of a group when this share of the budget is used up."""
+
+
+@dataclass(frozen=True)
+class HeadRates:
+    """A share of the learning rate for some parameters, and all of it for the others.
+
+    Args:
+        shares: by the names of the parameters that have less.
+    """
+
+    shares: Mapping[str, float]
+
+    def group(self, name: str) -> float:
+        """Its share."""
+        return self.shares.get(name, 1.0)
+
+    def share(self, group: float, used: float) -> float:
+        """The same over the whole budget."""
+        return group
+
+
 @dataclass(frozen=True)
 class DepthRates:
     """Shares of the learning rate by how far a parameter is below the head (Howard and Ruder 2018, sections 3.2, 3.3).
@@ -59,16 +88,16 @@ class DepthRates:
     unfrozen: float = 0.0
     layer_of: Callable[[str], int | None] = layer_by_name
 
-    def below(self, name: str) -> int:
-        """0 for heads and pooler, 1 for the last layer, and so on down to the embeddings."""
+    def group(self, name: str) -> int:
+        """How far below the head: 0 for heads and pooler, 1 for the last layer, and so on down to the embeddings."""
         layer = self.layer_of(name)
         return 0 if layer is None else self.num_layers + 1 - layer
 
-    def share(self, below: int, used: float) -> float:
+    def share(self, group: float, used: float) -> float:
         """The share at this depth when this share of the budget is used up."""
-        if below and used < self.unfrozen * below / (self.num_layers + 1) - _ROUNDING:
+        if group and used < self.unfrozen * group / (self.num_layers + 1) - _ROUNDING:
             return 0.0
-        return self.decay**below
+        return self.decay**group
 
 
 class AdamW(torch.optim.AdamW):
@@ -89,11 +118,11 @@ class AdamW(torch.optim.AdamW):
         super().step(closure)
 
 
-def by_depth(named: Mapping[str, Tensor], rates: DepthRates | None) -> dict[int, dict[str, Tensor]]:
-    """Parameters by their depth, all at 0 without rates."""
-    found: dict[int, dict[str, Tensor]] = {}
+def grouped(named: Mapping[str, Tensor], rates: Rates | None) -> dict[float, dict[str, Tensor]]:
+    """Parameters by their group, all in one without rates."""
+    found: dict[float, dict[str, Tensor]] = {}
     for name, parameter in named.items():
-        found.setdefault(rates.below(name) if rates else 0, {})[name] = parameter
+        found.setdefault(rates.group(name) if rates else 0, {})[name] = parameter
     return found or {0: {}}
 
 
@@ -108,7 +137,7 @@ class Optimizer:
         kind: "adamw" or "muon".
         learning_rate: the peak; `set_learning_rate` sets the current one.
         dtype: what Muon's iterations compute in (see `muon.Muon`).
-        rates: by depth; None: one for all.
+        rates: by groups of parameters; None: one for all.
         beta2: of AdamW, for the mean of squared gradients.
         of_heads: whether Muon's matrices are those of `head_matrices` too, beside the layers'.
     """
@@ -120,7 +149,7 @@ class Optimizer:
         learning_rate: float,
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
-        rates: DepthRates | None = None,
+        rates: Rates | None = None,
         beta2: float = 0.999,
         of_heads: bool = False,
     ):
@@ -131,14 +160,14 @@ class Optimizer:
         matrices = {name: p for name, p in names.items() if id(p) in inside}
         rest = {name: p for name, p in names.items() if name not in matrices}
         groups: list[dict[str, Any]] = []
-        for below, named in by_depth(rest, rates).items():
+        for group, named in grouped(rest, rates).items():
             for is_decayed in (True, False):
                 chosen = [p for p in named.values() if (id(p) in decay) == is_decayed]
-                groups.append({"params": chosen, "weight_decay": weight_decay if is_decayed else 0.0, "below": below})
+                groups.append({"params": chosen, "weight_decay": weight_decay if is_decayed else 0.0, "group": group})
         betas = (_BETA1, beta2)
         self.parts: list[AdamW | Muon] = [AdamW(groups, lr=learning_rate, betas=betas, eps=_EPSILON, fused=True)]
         if matrices:
-            by = [{"params": list(named.values()), "below": b} for b, named in by_depth(matrices, rates).items()]
+            by = [{"params": list(named.values()), "group": g} for g, named in grouped(matrices, rates).items()]
             self.parts.append(Muon(by, learning_rate, weight_decay, dtype=dtype))
         self.rates = rates
         self.learning_rate = learning_rate
@@ -150,13 +179,13 @@ class Optimizer:
         """Set the current learning rate; beside Muon, everything but the matrices takes 0.65 of it.
 
         Args:
-            used: share of the budget, for rates by depth.
+            used: share of the budget, for rates that change with it.
         """
         self.learning_rate = value
         for part, share in zip(self.parts, self._shares, strict=False):
             for group in part.param_groups:
-                of_depth = self.rates.share(group["below"], used) if self.rates else 1.0
-                group["lr"] = of_depth * share * value
+                of_group = self.rates.share(group["group"], used) if self.rates else 1.0
+                group["lr"] = of_group * share * value
 
     def step(self) -> None:
         for part in self.parts:

@@ -20,7 +20,7 @@ from .counters import Counters, LossScale, Outcome
 from .device import Arriving, Precision, free_cache, optimizers_obey, steps_behind
 from .distributed import World, unsynchronised
 from .muon import Muon
-from .optimizer import AdamW, DepthRates, Optimizer, clip
+from .optimizer import AdamW, Optimizer, Rates, clip
 from .out_of_memory import halve, is_out_of_memory
 from .settings import LoopSettings, PretrainError
 
@@ -56,12 +56,12 @@ class Learner:
         seed: decides the dropout.
         counters: those of the steps so far, which go on.
         world: of all processes that share each step.
-        rates: of the learning rate, by depth.
+        rates: of the learning rate, by groups of parameters.
     """
 
     def __init__(self, settings: LoopSettings, model: PretrainedModel, objective: Objective, seed: int,
                  counters: Counters | None = None, world: World | None = None,
-                 rates: DepthRates | None = None):  # fmt: skip
+                 rates: Rates | None = None):  # fmt: skip
         self.model = model.to(settings.device).train()
         self.seed, self.clip_norm, self.device = seed, settings.clip_norm, torch.device(settings.device)
         self.counters, self.world = counters or Counters(), world or World()

@@ -127,7 +127,7 @@ def test_rates_by_depth_move_each_parameter_by_its_share(model, kind):
         optimizer.step()
     shares = {}
     for name, parameter in twin.named_parameters():
-        share = shares[name] = 0.5 ** rates.below(name)
+        share = shares[name] = 0.5 ** rates.group(name)
         expected = before[name] + share * (model.get_parameter(name) - before[name])
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-7)
     # Two layers: the head, the layers from the last to the first, the embeddings.
