@@ -56,7 +56,7 @@ def dry_run(settings: PretrainSettings) -> None:
         # Of a text whose size is not known, a sample says nothing about how often it is read.
         tokens = corpus_tokens if whole.is_known else math.inf
         settings = with_weight_decay(with_batch_size(settings, phases, model), phases, model, tokens)
-        learner = Learner(settings, model, objective, settings.examples.seed, rates=objective.rates(model))
+        learner = Learner(settings, model, objective, settings.examples.seed)
         compiled(settings, phases[0].evaluation, learner)
         speeds = [
             _measured(learner, phase, part.batch_size, corpus_tokens)

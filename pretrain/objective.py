@@ -58,7 +58,7 @@ class Part(ABC):
     weight: float = 1.0
     """Its mean loss counts as much in what a step minimises."""
     rate: float = 1.0
-    """What is trained by it alone learns at this share of the learning rate."""
+    """What its `modules` hold learns at this share of the learning rate."""
     scores_vocabulary: bool = False
     """Whether its head scores all entries of the vocabulary for masked positions, which takes memory."""
     training_only: bool = False
@@ -138,7 +138,7 @@ print(fill("One word is [MASK] here."))
 
 
 class PretrainingObjective:
-    """Parts whose mean losses are added, as in BERT 1:1 (Devlin et al. 2019, section 3.1).
+    """Parts whose mean losses are added, times their weights: in BERT 1:1 (Devlin et al. 2019, section 3.1).
 
     One that reads more of a model than `Scores` holds has a subclass of it, and makes that in `scores`.
 
@@ -204,7 +204,7 @@ class PretrainingObjective:
                 part.start(model)
 
     def rates(self, model: BertForPreTraining) -> HeadRates | None:
-        """Shares of the learning rate for what single parts train, where any has its own."""
+        """Shares of the learning rate for the modules of single parts, where any has its own."""
         own = {
             id(parameter): part.rate
             for part in self.parts

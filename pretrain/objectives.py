@@ -33,7 +33,7 @@ def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingOb
         length = settings.examples.longest
         print(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.",
               flush=True)  # fmt: skip
-    return bert_objective(prepared.unigram_counts, is_learned, settings.pair_weight, settings.pair_rate)
+    return bert_objective(prepared.unigram_counts, is_learned, **_of_pairs(settings))
 
 
 def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: bool = True) -> bool:
@@ -45,8 +45,13 @@ def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: b
     return any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples)))
 
 
+def _of_pairs(settings: PretrainSettings) -> dict[str, float]:
+    """What a person may decide about what is learned from pairs."""
+    return {"weight": settings.pair_weight, "rate": settings.pair_rate}
+
+
 def bert_objective(
-    unigram_counts: np.ndarray, next_sentence: bool = True, weight: float = 1.0, rate: float = 1.0
+    unigram_counts: np.ndarray, next_sentence: bool = True, *, weight: float = 1.0, rate: float = 1.0
 ) -> PretrainingObjective:
     """Masked words, and next sentences unless they are switched off.
 
@@ -54,7 +59,7 @@ def bert_objective(
         unigram_counts: int64 [V], how often each entry of the vocabulary occurs in the training part.
         weight, rate: of next sentences (see `PairLabels`).
     """
-    words, following = MaskedWords(unigram_counts), NextSentence(weight, rate)
+    words, following = MaskedWords(unigram_counts), NextSentence(weight=weight, rate=rate)
     return PretrainingObjective([words, following]) if next_sentence else PretrainingObjective([words], off=[following])
 
 
@@ -67,7 +72,7 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
 
 def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
     """Masked words, and the order of sentences if any example has two."""
-    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(settings.pair_weight, settings.pair_rate)
+    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(**_of_pairs(settings))
     if not _has_pairs(settings, prepared, exchange=False):
         print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
         return PretrainingObjective([words], off=[order])

@@ -24,7 +24,7 @@ class PairLabels(Part):
 
     needs_pairs = True
 
-    def __init__(self, weight: float = 1.0, rate: float = 1.0):
+    def __init__(self, *, weight: float = 1.0, rate: float = 1.0):
         self.weight, self.rate = weight, rate
 
     def logits(self, scores: Scores) -> Tensor:

@@ -193,7 +193,7 @@ def model_card(
     sections = {
         "Data": _data(prepared, results),
         "Results": table(("on held-out text", "this model", "baseline"), map(_row, objective.rows(found))),
-        "Settings": table(("setting", "value"), _settings(prepared, settings).items()),
+        "Settings": table(("setting", "value"), _settings(prepared, settings, objective).items()),
         "Use": objective.use,
         "Limits": _LIMITS,
     }
@@ -225,13 +225,13 @@ def _data(prepared: dict, results: dict) -> str:
 {results["processes"]} process{"es" if results["processes"] > 1 else ""}."""
 
 
-def _settings(prepared: dict, settings: PretrainSettings) -> dict:
+def _settings(prepared: dict, settings: PretrainSettings, objective: PretrainingObjective) -> dict:
     chosen = {name: getattr(settings, name) for name in _SETTINGS}
     chosen |= {name: getattr(settings.examples, name) for name in _OF_THE_EXAMPLES}
     chosen |= {"length_shares": settings.length_shares} if settings.length_shares else {}
     chosen |= {"shifted_share": settings.shifted_share} if len(settings.examples.lengths) > 1 else {}
     chosen |= {"keep_layers": settings.keep_layers} if settings.starts_from else {}
-    chosen |= {name: getattr(settings, name) for name in _OF_PAIRS} if settings.learns_pairs else {}
+    chosen |= {name: getattr(settings, name) for name in _OF_PAIRS} if objective.needs_pairs else {}
     chosen |= {name: getattr(settings, name) for name in _OF_A_TEACHER} if settings.teacher else {}
     chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}
     return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}

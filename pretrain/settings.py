@@ -15,7 +15,8 @@ WEIGHT_DECAY = 0.1
 LENGTH_SHARES = (0.9, 0.1)
 # Objectives that learn from what one masking alone makes.
 _MASKING_OF = {"mlm+sbo": "span"}
-_RANGES = {"pair_weight": (0.001, 1000.0), "pair_rate": (0.001, 10.0)}
+# What may be given of an objective with pairs.
+_OF_PAIRS = {"pair_weight": (0.01, 100), "pair_rate": (0.01, 10)}
 # What an objective leaves no choice in: option -> what `auto` stands for then, beside which no other value is taken.
 FIXED: dict[str, dict[str, str]] = {"electra": {"softmax": "full", "family": "electra", "muon_matrices": "layers"}}
 # What `auto` stands for where an objective has it otherwise than the rest.
@@ -33,9 +34,10 @@ class PretrainSettings(LoopSettings):
                           "dry_run"),
         "a teacher": ("teacher", "teacher_weights", "teacher_positions"),
         **LoopSettings.groups,
-        "how it learns": (*LoopSettings.groups["how it learns"], "muon_matrices", "pair_weight", "pair_rate"),
+        "how it learns": (*LoopSettings.groups["how it learns"], "muon_matrices"),
         "the machine": (*LoopSettings.groups["the machine"], "compile"),
-        "pairs and masks": ("packing", "length_shares", "shifted_share", "mask_share", "softmax"),
+        "pairs and masks": ("pair_weight", "pair_rate", "packing", "length_shares", "shifted_share", "mask_share",
+                            "softmax"),
     }  # fmt: skip
 
     out: str = "auto"
@@ -66,9 +68,9 @@ class PretrainSettings(LoopSettings):
     """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
     for a fresh BERT of --objective mlm, else layers."""
     pair_weight: float = 1.0
-    """How much the loss of next sentences, or of their order, counts beside that of masked words; 1 in BERT."""
+    """Factor of the loss of next sentences, or of their order: 1 in BERT. Losses of training are shown times it."""
     pair_rate: float = 1.0
-    """Share of the learning rate for the pooler and the head of pairs."""
+    """Share of the learning rate at which the pooler and the head of pairs learn."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -195,13 +197,14 @@ class PretrainSettings(LoopSettings):
             )
 
     def _check_pairs(self) -> None:
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in _OF_PAIRS.items():
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if not low <= value <= high:
-                raise PretrainError(f"{option} {value} is out of range: give {low:g} to {high:g}")
+                without = "" if value else ", or --objective mlm to learn nothing from pairs"
+                raise PretrainError(f"{option} {value:g} is out of range: give {low} to {high}{without}")
             if value != 1 and not self.learns_pairs:
-                raise PretrainError(f"{option} {value:g} is for an objective with pairs, as mlm+nsp, and "
-                                    f"{self.objective} has none: leave it out")  # fmt: skip
+                raise PretrainError(f"{option} {value:g} is for --objective mlm+nsp or mlm+sop, which learn from "
+                                    f"pairs, not {self.objective}: drop one")  # fmt: skip
 
     def _check_muon(self) -> None:
         if self.optimizer == "adamw" and self.muon_of_heads:

@@ -45,30 +45,30 @@ def decayed(model: nn.Module) -> dict[str, Tensor]:
 class Rates(Protocol):
     """Shares of the learning rate that groups of parameters take."""
 
-    def group(self, name: str) -> float:
+    def group(self, name: str) -> int:
         """The group of a parameter, by its name."""
 
-    def share(self, group: float, used: float) -> float:
+    def share(self, group: int, used: float) -> float:
         """The share of a group when this share of the budget is used up."""
 
 
 @dataclass(frozen=True)
 class HeadRates:
-    """A share of the learning rate for some parameters, and all of it for the others.
+    """Another learning rate for the parameters of some heads, by the same factor over the whole budget.
 
     Args:
-        shares: by the names of the parameters that have less.
+        shares: of the learning rate, by the names of these parameters.
     """
 
     shares: Mapping[str, float]
 
-    def group(self, name: str) -> float:
-        """Its share."""
-        return self.shares.get(name, 1.0)
+    def group(self, name: str) -> int:
+        """0 for those of no such head; the others from 1 on, in the order of their shares."""
+        return 1 + sorted(set(self.shares.values())).index(self.shares[name]) if name in self.shares else 0
 
-    def share(self, group: float, used: float) -> float:
-        """The same over the whole budget."""
-        return group
+    def share(self, group: int, used: float) -> float:
+        """That of a group's parameters."""
+        return sorted(set(self.shares.values()))[group - 1] if group else 1.0
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,12 @@ class DepthRates:
         layer = self.layer_of(name)
         return 0 if layer is None else self.num_layers + 1 - layer
 
-    def share(self, group: float, used: float) -> float:
+    def share(self, group: int, used: float) -> float:
         """The share at this depth when this share of the budget is used up."""
-        if group and used < self.unfrozen * group / (self.num_layers + 1) - _ROUNDING:
+        below = group
+        if below and used < self.unfrozen * below / (self.num_layers + 1) - _ROUNDING:
             return 0.0
-        return self.decay**group
+        return self.decay**below
 
 
 class AdamW(torch.optim.AdamW):
@@ -118,9 +119,9 @@ class AdamW(torch.optim.AdamW):
         super().step(closure)
 
 
-def grouped(named: Mapping[str, Tensor], rates: Rates | None) -> dict[float, dict[str, Tensor]]:
+def grouped(named: Mapping[str, Tensor], rates: Rates | None) -> dict[int, dict[str, Tensor]]:
     """Parameters by their group, all in one without rates."""
-    found: dict[float, dict[str, Tensor]] = {}
+    found: dict[int, dict[str, Tensor]] = {}
     for name, parameter in named.items():
         found.setdefault(rates.group(name) if rates else 0, {})[name] = parameter
     return found or {0: {}}

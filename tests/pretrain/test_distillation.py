@@ -129,6 +129,15 @@ def test_losses_and_gradients_are_those_of_plain_torch(where, weights, prepared,
             torch.testing.assert_close(found, gradients[one].grad, rtol=1e-3, atol=1e-5 * largest, msg=one)
 
 
+def test_pairs_keep_their_weight_and_their_rate(prepared, teacher):
+    settings = settings_of(prepared, teacher, pair_weight=4.0, pair_rate=0.2, objective="mlm+nsp")
+    objective, model = make_objective(settings, prepared), student_of(teacher)
+    assert {part.name: part.weight for part in objective.parts} == {"mlm": 2, "nsp": 4, "soft": 5, "cosine": 1}
+    assert set(objective.rates(model).shares) == {
+        name for name, _ in model.named_parameters() if name.startswith(("bert.pooler", "nsp_head"))
+    }
+
+
 @pytest.mark.parametrize("where", ["all", "masked"])
 @pytest.mark.parametrize("soft", [0.0, 5.0])
 def test_words_are_scored_only_where_something_is_learned_of_them(soft, where, prepared, teacher):

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -37,16 +38,19 @@ def batch(prepared):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"pair_weight": 0.0}, "--pair-weight 0.0 is out of range: give 0.001 to 1000"),
-        ({"pair_rate": 11.0}, "--pair-rate 11.0 is out of range: give 0.001 to 10"),
+        (
+            {"pair_weight": 0.0},
+            "--pair-weight 0 is out of range: give 0.01 to 100, or --objective mlm to learn nothing from pairs",
+        ),
+        ({"pair_rate": 11.0}, "--pair-rate 11 is out of range: give 0.01 to 10"),
         ({"pair_weight": float("nan")}, "--pair-weight nan is out of range"),
         (
             {"pair_weight": 0.5, "objective": "mlm"},
-            "--pair-weight 0.5 is for an objective with pairs, as mlm+nsp, and mlm has none: leave it out",
+            "--pair-weight 0.5 is for --objective mlm+nsp or mlm+sop, which learn from pairs, not mlm: drop one",
         ),
         (
             {"pair_rate": 0.5, "objective": "electra"},
-            "--pair-rate 0.5 is for an objective with pairs, as mlm+nsp, and electra has none",
+            "--pair-rate 0.5 is for --objective mlm+nsp or mlm+sop, which learn from pairs, not electra",
         ),
     ],
 )
@@ -86,6 +90,10 @@ def test_pooler_and_head_move_by_their_share_and_nothing_else_does(model, kind, 
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-7)
 
 
+def test_the_best_model_is_judged_by_what_is_learned():
+    assert bert_objective(np.ones(1), weight=4.0).judge({"mlm_loss": 1.0, "nsp_loss": 2.0}) == [9.0]
+
+
 def test_where_all_learn_alike_there_are_no_rates(model, prepared):
     assert bert_objective(prepared.unigram_counts).rates(model) is None
     assert bert_objective(prepared.unigram_counts, next_sentence=False, rate=0.1).rates(model) is None
@@ -96,19 +104,24 @@ def arguments(corpus, out, *more):
     return [f"--corpus={corpus}", f"--out={out}", "--budget=6steps", "--workers=1", "--threads=1", *small, *more]
 
 
-def test_a_run_learns_pairs_at_the_rate_that_its_settings_name(corpus_file, tmp_path):
+OBJECTIVES = pytest.mark.parametrize("more", [[], ["--objective=mlm+sop", "--family=albert"]], ids=["nsp", "sop"])
+
+
+@OBJECTIVES
+def test_a_run_learns_pairs_at_the_rate_that_its_settings_name(more, corpus_file, tmp_path):
     """After one step from the same start, weights differ by as much as the rates do."""
     found = {}
     for rate in (1.0, 0.5, 0.1):
         out = tmp_path / str(rate)
-        assert main([*arguments(corpus_file, out), "--budget=1steps", f"--pair-rate={rate}"]) == 0
+        assert main([*arguments(corpus_file, out, *more), "--budget=1steps", f"--pair-rate={rate}"]) == 0
         assert f"| pair_rate | {rate} |" in (out / "final" / "README.md").read_text()
         found[rate] = load_file(next((out / "checkpoints").glob("step-*")) / "model.safetensors")
     assert found[1.0].keys() == found[0.1].keys()
     moved = {name: found[1.0][name] - found[0.1][name] for name in found[1.0]}
     some = {name: found[0.5][name] - found[0.1][name] for name in found[1.0]}
     of_pairs = {name for name in moved if moved[name].any()}
-    assert of_pairs and all("pooler" in name or "seq_relationship" in name or "nsp_head" in name for name in of_pairs)
+    parts = ("pooler", "seq_relationship", "sop_classifier")
+    assert of_pairs and all(any(part in name for part in parts) for name in of_pairs)
     for name in of_pairs:
         torch.testing.assert_close(some[name], moved[name] * 0.4 / 0.9, rtol=1e-2, atol=1e-7)
 
@@ -130,21 +143,40 @@ def test_a_run_of_an_older_version_goes_on_as_it_began(corpus_file, tmp_path, st
     assert one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
 
-def test_a_run_weighs_pairs_as_its_settings_say(corpus_file, tmp_path):
+@OBJECTIVES
+def test_a_run_weighs_pairs_as_its_settings_say(more, corpus_file, tmp_path):
     """In training the loss is written down times its weight, on held-out examples as it is."""
-    first, held_out = {}, {}
+    first, held_out, name = {}, {}, "sop_loss" if more else "nsp_loss"
     for weight in (1.0, 0.25):
         out = tmp_path / str(weight)
-        assert main([*arguments(corpus_file, out), "--budget=1steps", "--log-every=1", f"--pair-weight={weight}"]) == 0
+        given = [*arguments(corpus_file, out, *more), "--budget=1steps", "--log-every=1"]
+        assert main([*given, f"--pair-weight={weight}"]) == 0
         assert f"| pair_weight | {weight} |" in (out / "final" / "README.md").read_text()
         rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         first[weight] = next(row for row in rows if "learning_rate" in row)
         held_out[weight] = next(row["validation"] for row in rows if "validation" in row)
-    assert first[0.25]["nsp_loss"] == pytest.approx(0.25 * first[1.0]["nsp_loss"], rel=1e-3)
+    assert first[0.25][name] == pytest.approx(0.25 * first[1.0][name], rel=1e-3)
     assert first[0.25]["mlm_loss"] == pytest.approx(first[1.0]["mlm_loss"], rel=1e-3)
-    assert 0.5 < held_out[0.25]["nsp_loss"] < 1.0
+    assert 0.5 < held_out[0.25][name] < 1.0
 
 
 def test_where_nothing_is_learned_from_pairs_the_card_says_nothing_of_them(corpus_file, tmp_path):
-    assert main([*arguments(corpus_file, tmp_path / "run"), "--budget=1steps", "--objective=mlm"]) == 0
-    assert "pair_" not in (tmp_path / "run" / "final" / "README.md").read_text()
+    """Also where the corpus has none."""
+    alone = tmp_path / "alone.txt"
+    alone.write_text("\n".join(corpus_file.read_text().split("\n\n")[0].split("\n") * 40))
+    for number, (corpus, more) in enumerate([(corpus_file, "--objective=mlm"), (alone, "--pair-weight=2")]):
+        out = tmp_path / str(number)
+        assert main([*arguments(corpus, out, more), "--budget=1steps"]) == 0
+        assert "pair_" not in (out / "final" / "README.md").read_text()
+
+
+def test_a_run_that_was_stopped_goes_on_with_both(corpus_file, tmp_path, stopped_at, capsys):
+    given = ["--pair-weight=0.5", "--pair-rate=0.1", "--checkpoint-every=3steps", "--keep-checkpoints=4"]
+    small = arguments(corpus_file, tmp_path / "run", *given)
+    assert main(small) == 0
+    stopped = stopped_at(tmp_path / "run", 3)
+    assert main([*small, f"--out={stopped}", "--pair-rate=0.2"]) == 2
+    assert "pair_rate: 0.1 before, 0.2 now" in capsys.readouterr().err
+    assert main([*small, f"--out={stopped}"]) == 0
+    one, other = (load_file(folder / "final" / "model.safetensors") for folder in (tmp_path / "run", stopped))
+    assert one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
