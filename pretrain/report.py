@@ -160,7 +160,6 @@ def no_time(budget: str, seconds: float, reserve: float, a_step: float, may_be_s
 
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "adam_beta2",
              "clip_norm", "dropout", "precision", "packing", "mask_share", "softmax", "muon_matrices")  # fmt: skip
-_OF_PAIRS = ("pair_weight", "pair_rate")
 _OF_A_TEACHER = ("teacher_weights", "teacher_positions")
 _OF_THE_EXAMPLES = ("sequence_length", "masking", "seed")
 # How the corpus was prepared, for those who answer for it; the values of a manifest that does not say.
@@ -231,7 +230,8 @@ def _settings(prepared: dict, settings: PretrainSettings, objective: Pretraining
     chosen |= {"length_shares": settings.length_shares} if settings.length_shares else {}
     chosen |= {"shifted_share": settings.shifted_share} if len(settings.examples.lengths) > 1 else {}
     chosen |= {"keep_layers": settings.keep_layers} if settings.starts_from else {}
-    chosen |= {name: getattr(settings, name) for name in _OF_PAIRS} if objective.needs_pairs else {}
+    for part in (part for part in objective.parts if part.needs_pairs):
+        chosen |= {"pair_weight": part.weight, "pair_rate": part.rate}
     chosen |= {name: getattr(settings, name) for name in _OF_A_TEACHER} if settings.teacher else {}
     chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}
     return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}

@@ -70,7 +70,7 @@ def settings_of(prepared, out):
     return PretrainSettings(
         prepared=str(prepared.folder), out=str(out), budget="24steps", preset="tiny", batch_size=8, log_every=4,
         evaluations=2, device="cpu", precision="fp32", checkpoint_every="8steps", keep_checkpoints=9,
-        examples=ExampleSettings(sequence_length=48),
+        examples=ExampleSettings(sequence_length=48), pair_weight=2.0,  # which is for next sentences
     )  # fmt: skip
 
 
@@ -109,6 +109,8 @@ def test_it_is_said_drawn_and_written_on_the_card(finished_and_printed):
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     card = (out / "final" / "README.md").read_text()
     assert "masked words (MLM) and the longer of two segments" in card and "| accuracy of lengths |" in card
+    # What its own part has.
+    assert "| pair_weight | 1.0 |" in card and "| pair_rate | 1.0 |" in card
 
 
 def test_it_goes_on_to_the_bit(finished, run, stopped_at, capsys):
