@@ -10,7 +10,8 @@ the same seed, whose packed batches are laid out as rectangles: its data loading
 
 Its recipe (`RECIPE`) is BERT's: its own initialisation, fused AdamW (0.9, 0.999) with weight decay 0.01 on matrices,
 10 % warm-up and linear decay, 15 % of the tokens as targets. It can also be trained with ours: our start, Muon for the
-layers' matrices (here query, key and value apart), our share of targets, scores for all entries.
+layers' matrices (here query, key and value apart) and, where it is asked for, that of the MLM head, our share of
+targets, scores for all entries, next sentences with the weight and rate that are given.
 """
 
 import tempfile
@@ -51,27 +52,40 @@ class Peer(nn.Module):
 
     def __init__(self, folder: Path, attention: str):
         super().__init__()
-        self.bert = transformers.AutoModelForPreTraining.from_pretrained(
+        self.whole = transformers.AutoModelForPreTraining.from_pretrained(
             folder, attn_implementation=attention, dtype=torch.float32
         )
+
+    @property
+    def bert(self) -> nn.Module:
+        """Encoder and pooler."""
+        return self.whole.bert
+
+    @property
+    def nsp_head(self) -> nn.Module:
+        return self.whole.cls.seq_relationship
 
     def forward_packed(
         self, batch: PackedBatch, masked_positions: Tensor, most_masked: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """MLM logits [M, V] at the targets alone, NSP logits [N, 2]: its forward pass on rows padded to the longest."""
         layout = batch.layout()
-        encoded = self.bert.bert(
+        encoded = self.bert(
             input_ids=layout.pad(batch.input_ids),
             token_type_ids=layout.pad(batch.token_type_ids),
             attention_mask=None if layout.padding is None else layout.pad(torch.ones_like(batch.input_ids)),
         )
         places = masked_positions if layout.slots is None else layout.slots[masked_positions]
         rows = encoded.last_hidden_state.flatten(0, 1).index_select(0, places)
-        return self.bert.cls.predictions(rows), self.bert.cls.seq_relationship(encoded.pooler_output)
+        return self.whole.cls.predictions(rows), self.nsp_head(encoded.pooler_output)
 
     def layer_matrices(self) -> list[nn.Parameter]:
         """What Muon optimizes."""
-        return [parameter for parameter in self.bert.bert.encoder.parameters() if parameter.dim() == 2]
+        return [parameter for parameter in self.bert.encoder.parameters() if parameter.dim() == 2]
+
+    def head_matrices(self) -> list[nn.Parameter]:
+        """What it may optimize too."""
+        return [self.whole.cls.predictions.transform.dense.weight]
 
 
 def save_plain_start(settings: PretrainSettings, tokenizer: WordPieceTokenizer, folder: Path) -> None:
@@ -114,7 +128,8 @@ class PeerTraining:
             make_model(settings, self.prepared, self._objective).save_pretrained(folder)
             self.model = Peer(Path(folder), attention).to(settings.device).train()
         kind, rate, decay = settings.optimizer, settings.peak, settings.decay
-        self._optimizer = Optimizer(self.model, kind, rate, decay, self._precision.optimizer_dtype)
+        self._optimizer = Optimizer(self.model, kind, rate, decay, self._precision.optimizer_dtype,
+                                    self._objective.rates(self.model), of_heads=settings.muon_of_heads)  # fmt: skip
         self.steps = self.tokens = 0
 
     def step(self, share: float, progress: float) -> None:

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+
+from data_prep.prepared import PreparedCorpus
+from pretrain.build import make_model
+from pretrain.engine.step import Learner
+from pretrain.objectives import make_objective
+from pretrain.resolve import resolve
+from pretrain.settings import PretrainSettings
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "parse_args()" in path.read_text()]
@@ -181,6 +189,30 @@ def test_what_is_learned_is_measured_on_as_many_threads_as_are_asked_for(pretrai
     assert ours["steps"] == peer["steps"] == 2 and peer["tokens"] > 2000
 
 
+@pytest.mark.slow
+def test_with_our_recipe_transformers_has_our_rates_and_matrices(pretrained, monkeypatch):
+    """Parameter by parameter, but that its queries, keys and values are apart."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    peer_training = importlib.import_module("peer_training")
+    given = {"prepared": f"{pretrained}/run/prepared", "preset": "tiny", "device": "cpu", "softmax": "full"}
+    recipe = {"muon_matrices": "layers+head", "pair_weight": 0.5, "pair_rate": 0.1}
+    settings = replace(resolve(PretrainSettings(**given, **recipe)), batch_size=8)
+    theirs = peer_training.PeerTraining(settings)
+    objective = make_objective(settings, PreparedCorpus(settings.prepared))
+    model = make_model(settings, PreparedCorpus(settings.prepared), objective)
+    ours = Learner(settings, model, objective, seed=1, rates=objective.rates(model))
+
+    def by_kind_and_rate(optimizer):
+        optimizer.set_learning_rate(1.0)
+        sizes = Counter()
+        for part in optimizer.parts:
+            for group in part.param_groups:
+                sizes[type(part).__name__, round(group["lr"], 6)] += sum(p.numel() for p in group["params"])
+        return sizes
+
+    assert by_kind_and_rate(theirs._optimizer) == by_kind_and_rate(ours.optimizer)
+
+
 @pytest.mark.parametrize(("best", "tried"), [
     (1e-3, []), (2e-2, [9e-3, 0.027, 0.081]), (1.1e-4, [1e-4, 3.33e-5]), (math.nan, [1e-4]),
 ])  # fmt: skip
@@ -196,10 +228,11 @@ def test_rates_of_the_peer_are_tried_until_the_best_is_inside(best, tried, monke
 
 
 @pytest.mark.slow
-def test_a_step_of_both_programs_is_measured(pretrained, call):
-    given = ["--quick", "--minutes=0.02", "--sizes=2x128", "--lengths=48", "--tokens=400"]
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_step_of_both_programs_is_measured(optimizer, pretrained, call):
+    given = ["--quick", "--minutes=0.02", "--sizes=2x128", "--lengths=48", "--tokens=400", f"--optimizer={optimizer}"]
     code, printed = call("step", f"--prepared={pretrained}/run/prepared", *given)
-    assert code == 0 and re.search(r"\| 2x128, 48 \|.*\|", printed)
+    assert code == 0 and re.search(r"\| 2x128, 48(, ours with Muon)? \|.*\|", printed)
 
 
 @pytest.mark.slow
