@@ -191,7 +191,7 @@ def test_what_is_learned_is_measured_on_as_many_threads_as_are_asked_for(pretrai
 
 @pytest.mark.slow
 def test_with_our_recipe_transformers_has_our_rates_and_matrices(pretrained, monkeypatch):
-    """Parameter by parameter, but that its queries, keys and values are apart."""
+    """As many parameters of each optimizer at each rate."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     peer_training = importlib.import_module("peer_training")
     given = {"prepared": f"{pretrained}/run/prepared", "preset": "tiny", "device": "cpu", "softmax": "full"}
