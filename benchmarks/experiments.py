@@ -1,4 +1,5 @@
-"""The runs behind the tables of README and docs, as commands that anybody can give; published.py runs them.
+"""The runs behind the tables of README and docs, as commands that anybody can give (`--list` of published.py, which
+runs them, adds what defaults were at the time).
 
 In a command, {data} is the folder of the data sets (docs/data_sets.md), {public} a public BERT, and the name of another
 run the folder that it writes.
@@ -9,8 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-# Raise it when the defaults of pretraining change what is learned: all runs are then measured again.
-RECIPE = 1
+# Raise it when the defaults of pretraining change what is learned, and say below what they were. A run is of the first
+# recipe unless it names another: new ones name this one, and so do those that are measured again.
+RECIPE = 2
+# What runs of an earlier recipe are given, so that they do what they did.
+EARLIER_DEFAULTS = {1: "--muon-matrices layers --pair-weight 1 --pair-rate 1"}
+# Options of runs that these defaults do not concern: of what is no fresh BERT that learns next sentences with Muon.
+_UNCHANGED = {"--init-from", "--teacher", "--objective", "--family", "--optimizer"}
 SEEDS = (1, 2, 3)
 # The models that are fine-tuned for each labelled set.
 MODELS = {
@@ -31,7 +37,7 @@ class Labelled:
     Args:
         folder: of its files, those of `parts`.
         made_by: the run that makes this folder; empty for one among the data sets.
-        revision: to raise when its task alone learns or chooses otherwise; added to RECIPE.
+        revision: to raise when its task alone learns or chooses otherwise.
         score: of results.json, which tables show, and what they call it.
         options: of `finetune.run` besides.
         models: that are fine-tuned for it, each as its options.
@@ -52,9 +58,7 @@ class Labelled:
         place = f"{{{self.made_by}}}" if self.made_by else f"{{data}}/{self.folder}"
         texts = [f"--{part} {place}/{part}.{self.ending}" for part in self.parts]
         given = [self.models[model], *texts, self.options, f"--seeds {len(SEEDS)} --threads 1"]
-        return Run(
-            f"finetune.run {' '.join(given)}", reads_test=True, score=self.score[0], recipe=RECIPE + self.revision
-        )
+        return Run(f"finetune.run {' '.join(given)}", reads_test=True, score=self.score[0], recipe=1 + self.revision)
 
 
 _FEW = "--learning-rate search --budget 10epochs"
@@ -259,6 +263,7 @@ class Run:
     """A command without `python -m` or `python`, and without `--out`.
 
     Args:
+        command: with the defaults of its recipe.
         reads_test: its results are of a test part.
         score: the one of a fine-tuning that counts.
         recipe: results of another one do not count.
@@ -267,7 +272,18 @@ class Run:
     command: str
     reads_test: bool = False
     score: str | None = None
-    recipe: int = RECIPE
+    recipe: int = 1
+
+    @property
+    def earlier_defaults(self) -> str:
+        """The options that make it what it was, where its command alone would learn otherwise by now."""
+        is_changed = self.command.startswith("pretrain.run") and _UNCHANGED.isdisjoint(self.command.split())
+        return EARLIER_DEFAULTS.get(self.recipe, "") if is_changed else ""
+
+    @property
+    def command_today(self) -> str:
+        """The command with the defaults of today."""
+        return f"{self.command} {self.earlier_defaults}".strip()
 
     @property
     def is_timed(self) -> bool:
@@ -295,8 +311,8 @@ def preparation(folder: str, part: str, arguments: str) -> Run:
     return Run(f"data_prep.run --corpus {folder}/train.txt.gz --validation-corpus {folder}/{part}.txt.gz {arguments}")
 
 
-def pretraining(arguments: str) -> Run:
-    return Run(f"pretrain.run {arguments}", reads_test=True)
+def pretraining(arguments: str, recipe: int = 1) -> Run:
+    return Run(f"pretrain.run {arguments}", reads_test=True, recipe=recipe)
 
 
 RUNS = {
@@ -332,7 +348,7 @@ RUNS["public_hours_steps"] = pretraining(
     "--threads 1"
 )
 for name, given in NIGHTS.items():
-    RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1")
+    RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1", RECIPE)
 
 # What learns without a BERT is part of each of them.
 for name, texts in SETS.items():
@@ -439,6 +455,14 @@ for name, given in LENGTHS.items():
         f"pretrain.run --prepared {{articles_8192}} --preset mini --budget 3epochs {given} --softmax sampled "
         "--threads 1"
     )
+
+
+def models_behind(name: str) -> set[str]:
+    """The pretrainings whose weights a result is of."""
+    run = RUNS[name]
+    needs = set() if "--from-scratch" in run.command else run.needs & RUNS.keys()
+    own = {name} if run.command.startswith("pretrain.run") else set()
+    return own.union(*map(models_behind, needs))
 
 
 def whole_command(name: str) -> str:

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
-from experiments import RECIPE, RUNS, whole_command
+from experiments import RUNS, whole_command
 from published_results import PLANNED, ROOT, Results, commit, found_by, machines, weights
 from published_tables import TABLES, planned, with_tables
 
@@ -42,7 +42,7 @@ def main() -> int:
     results = Results(RESULTS)
     if given.list:
         for name, run in RUNS.items():
-            print(f"{name:36} {'done' if results.knows(name) else '    '}  {run.command}")
+            print(f"{name:36} {'done' if results.knows(name) else '    '}  {run.command_today}")
         return 0
     wanted = given.runs or [name for name, run in RUNS.items() if not run.makes]
     if problem := mistake(given.data, given.runs, wanted):
@@ -127,7 +127,7 @@ class Runner:
         places = {need: self.place(need) for need in run.needs}
         made_from = self._made_from(name)
         self._claim(name)
-        program, *arguments = (word.format_map(places) for word in shlex.split(run.command))
+        program, *arguments = (word.format_map(places) for word in shlex.split(run.command_today))
         start = [str(ROOT / program)] if program.endswith(".py") else ["-m", program]
         command = [sys.executable, *start, *arguments, "--out", str(out)]
         print(f"== {name}: {shlex.join(command)}", file=sys.stderr, flush=True)
@@ -140,7 +140,7 @@ class Runner:
 
     def _out(self, name: str) -> Path:
         """The folder of a run; beside those of pretraining, of what else commands need."""
-        return self.folder / str(RUNS[name].recipe if name in RUNS else RECIPE) / name
+        return self.folder / str(RUNS[name].recipe if name in RUNS else 1) / name
 
     def _made_from(self, name: str) -> dict[str, str]:
         """The digests of the models that a run starts from, of those that are there."""

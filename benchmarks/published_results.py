@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from experiments import RUNS, whole_command
+from experiments import RUNS, models_behind, whole_command
 
 ROOT = Path(__file__).parents[1]
 PLANNED = ROOT / "pretrain" / "engine" / "measured.json"
@@ -47,7 +47,11 @@ class Results:
         return next((line for line in lines if self._is_of_its_models(line)), None)
 
     def _is_of_its_models(self, line: dict) -> bool:
-        """Whether the models that a run started from are those of the tables; earlier lines do not say."""
+        """Whether the models that a run started from are those of the tables. A line that does not say is of models of
+        the first recipe."""
+        name = line["run"]
+        if "made_from" not in line and name in RUNS:
+            return all(RUNS[model].recipe == 1 for model in models_behind(name) - {name})
         models = line.get("made_from", {}).items()
         return all(self.knows(need) and self.holds(need, digest) for need, digest in models if need in RUNS)
 

@@ -25,6 +25,7 @@ from experiments import (
     VOCABULARIES,
     WEIGHED,
     confirming,
+    models_behind,
     normal_run,
 )
 from published_results import Results
@@ -68,11 +69,24 @@ def with_tables(page: str, results: Results) -> str:
 
 
 def measured_on(lines: list[dict]) -> list[str]:
-    """The sentence below a table."""
+    """The sentences below a table."""
     if not lines:
         return []
     machines, commits = ({line[key]: None for line in lines} for key in ("machine", "commit"))
-    return [f"{'; '.join(machines)}. Commits: {', '.join(commits)}.", ""]
+    earlier = with_earlier_defaults(
+        name for line in lines if line["run"] in RUNS for name in models_behind(line["run"])
+    )
+    return [" ".join([f"{'; '.join(machines)}.", *earlier, f"Commits: {', '.join(commits)}."]), ""]
+
+
+def with_earlier_defaults(models: Iterable[str]) -> Iterator[str]:
+    """What to say of pretrainings that were measured with other defaults than those of today."""
+    names = sorted({*models})
+    for options in sorted({RUNS[name].earlier_defaults for name in names} - {""}):
+        such = [name for name in names if RUNS[name].earlier_defaults == options]
+        # Seeds of a run are alike.
+        alike = dict.fromkeys(f"`{re.sub('_[1-3]$', '', name)}`" for name in such)
+        yield f"With `{options}`, the defaults at the time: {'all of ours' if such == names else ', '.join(alike)}."
 
 
 MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)

@@ -65,6 +65,8 @@ class Corpus:
         self.prepared = PreparedCorpus(folder, verify=False)
         self.wanted = PretrainSettings(
             prepared=str(folder), budget="10m", optimizer=optimizer, device=device, mask_share=0.15, softmax="full",
+            # Both sides have BERT's loss.
+            pair_weight=1.0, pair_rate=1.0,
             examples=ExampleSettings(sequence_length=length),
         )  # fmt: skip
         self.settings = resolve(self.wanted)

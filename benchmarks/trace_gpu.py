@@ -72,7 +72,7 @@ class Case:
         return kind.from_preset(self.preset, self.vocab_size, max_position_embeddings=self.length, **dropout)
 
     def settings(self) -> PretrainSettings:
-        """As the product would resolve them on that GPU."""
+        """As the product would resolve them on that GPU, but that Muon has the matrices of the layers alone."""
         rate = peak_learning_rate(self.optimizer, self.config().hidden_size)
         return PretrainSettings(
             prepared="-", budget="10steps", device="cuda", precision=self.precision, optimizer=self.optimizer,

@@ -33,7 +33,7 @@ def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingOb
         length = settings.examples.longest
         print(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.",
               flush=True)  # fmt: skip
-    return bert_objective(prepared.unigram_counts, is_learned, **_of_pairs(settings))
+    return bert_objective(prepared.unigram_counts, is_learned, **settings.of_pairs)
 
 
 def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: bool = True) -> bool:
@@ -43,11 +43,6 @@ def _has_pairs(settings: PretrainSettings, prepared: PreparedCorpus, exchange: b
         return prepared.next_sentence
     examples = ShardExamples.of(prepared, "train", length, settings.examples.seed, exchange=exchange)
     return any((examples(shard).label == IS_NEXT).any() for shard in range(len(examples)))
-
-
-def _of_pairs(settings: PretrainSettings) -> dict[str, float]:
-    """What a person may decide about what is learned from pairs."""
-    return {"weight": settings.pair_weight, "rate": settings.pair_rate}
 
 
 def bert_objective(
@@ -72,7 +67,7 @@ def _span_bert(settings: PretrainSettings, prepared: PreparedCorpus) -> Pretrain
 
 def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingObjective:
     """Masked words, and the order of sentences if any example has two."""
-    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(**_of_pairs(settings))
+    words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(**settings.of_pairs)
     if not _has_pairs(settings, prepared, exchange=False):
         print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
         return PretrainingObjective([words], off=[order])

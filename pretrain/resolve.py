@@ -34,8 +34,12 @@ _FOR_GPU = ("micro", "mini", "small", "medium", "base")
 MASK_SHARE = (0.4, 0.15)
 # Of the examples of all sequence lengths but the longest (docs/tried.md).
 SHIFTED_SHARE = 0.25
+# How much next sentences count, and at which share of the rate pooler and head learn: at all of it, the head shrinks
+# before the encoder has anything to tell it (docs/tried.md).
+_PAIR_WEIGHT, _PAIR_RATE = 0.35, 0.03
 # What runs did that were begun by versions without these settings.
-EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0, "muon_matrices": "layers"}
+EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0, "muon_matrices": "layers", "pair_weight": 1.0,
+           "pair_rate": 1.0}  # fmt: skip
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
@@ -100,11 +104,15 @@ def resolve(
         if len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers:
             share, why = (CONTINUED, "as it has learned") if has_mlm_head else (
                 WITH_NEW_HEAD[optimizer], "as its MLM head is new")  # fmt: skip
+    fresh = optimizer == "muon" and _is_fresh_bert(settings)
+    learns_next = fresh and settings.next_sentence
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
         "shifted_share": SHIFTED_SHARE if _has_new_positions(settings, config) else 0.0,
-        "muon_matrices": "layers+head" if optimizer == "muon" and _is_fresh_without_pairs(settings) else "layers",
+        "muon_matrices": "layers+head" if fresh else "layers",
+        "pair_weight": _PAIR_WEIGHT if learns_next else 1.0,
+        "pair_rate": _PAIR_RATE if learns_next else 1.0,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
         "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
         **for_device(device),
@@ -142,10 +150,10 @@ def _has_new_positions(settings: PretrainSettings, config: BertConfig | None) ->
     return len(lengths) > 1 and known < lengths[-1] and settings.teacher is None
 
 
-def _is_fresh_without_pairs(settings: PretrainSettings) -> bool:
-    """Whether a fresh BERT is to learn masked words and nothing else. With the MLM head's matrix under Muon, pairs
-    would be learned later (docs/tried.md)."""
-    return settings.objective == "mlm" and settings.family in ("auto", "bert") and settings.starts_from is None
+def _is_fresh_bert(settings: PretrainSettings) -> bool:
+    """Whether a fresh BERT is to learn what BERT does, next sentences or not."""
+    is_bert = settings.objective in ("mlm", "mlm+nsp") and settings.family in ("auto", "bert")
+    return is_bert and settings.starts_from is None
 
 
 def _hidden_size(preset: str, config: BertConfig | None) -> int:

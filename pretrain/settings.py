@@ -66,11 +66,13 @@ class PretrainSettings(LoopSettings):
     muon that reads up to 1.5 M tokens 30 times or more; a larger budget later does not change it."""
     muon_matrices: Literal["auto", "layers", "layers+head"] = "auto"
     """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
-    for a fresh BERT of --objective mlm, else layers."""
-    pair_weight: float = 1.0
-    """Factor of the loss of next sentences, or of their order: 1 in BERT. Losses of training are shown times it."""
-    pair_rate: float = 1.0
-    """Share of the learning rate at which the pooler and the head of pairs learn."""
+    for a fresh BERT of --objective mlm or mlm+nsp, else layers."""
+    pair_weight: float | Literal["auto"] = "auto"
+    """Factor of the loss of next sentences, or of their order: 1 in BERT. Losses of training are shown times it. auto:
+    0.35 for a fresh BERT of --objective mlm+nsp under muon, else 1."""
+    pair_rate: float | Literal["auto"] = "auto"
+    """Share of the learning rate at which the pooler and the head of pairs learn. auto: 0.03 for a fresh BERT of
+    --objective mlm+nsp under muon, else 1."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
     """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
     words are wrong (electra)."""
@@ -103,6 +105,13 @@ class PretrainSettings(LoopSettings):
     def muon_of_heads(self) -> bool:
         """Whether Muon is to optimize the matrix of the MLM head too."""
         return self.muon_matrices == "layers+head"
+
+    @property
+    def of_pairs(self) -> dict[str, float]:
+        """Weight and rate of what is learned from pairs: BERT's where nothing has chosen them, as in benchmarks of
+        single steps."""
+        given = {"weight": self.pair_weight, "rate": self.pair_rate}
+        return {name: 1.0 if value == "auto" else float(value) for name, value in given.items()}
 
     @property
     def learns_pairs(self) -> bool:
@@ -199,16 +208,20 @@ class PretrainSettings(LoopSettings):
     def _check_pairs(self) -> None:
         for name, (low, high) in _OF_PAIRS.items():
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value == "auto":
+                continue
             if not low <= value <= high:
                 without = "" if value else ", or --objective mlm to learn nothing from pairs"
                 raise PretrainError(f"{option} {value:g} is out of range: give {low} to {high}{without}")
             if value != 1 and not self.learns_pairs:
                 raise PretrainError(f"{option} {value:g} is for --objective mlm+nsp or mlm+sop, which learn from "
-                                    f"pairs, not {self.objective}: drop one")  # fmt: skip
+                                    f"pairs, not {self.objective}: leave it out, or give {option} auto if a --config "
+                                    "names it")  # fmt: skip
 
     def _check_muon(self) -> None:
         if self.optimizer == "adamw" and self.muon_of_heads:
-            raise PretrainError("--muon-matrices layers+head is for --optimizer muon: drop one")
+            raise PretrainError("--muon-matrices layers+head is for --optimizer muon: leave it out, or give "
+                                "--muon-matrices auto if a --config names it")  # fmt: skip
 
     def _check_compilation(self) -> None:
         if self.compile == "layers" and self.detect_anomaly:

@@ -72,12 +72,57 @@ def test_every_run_behind_a_table_is_one_that_its_command_takes(monkeypatch, tmp
     for name, run in runs.items():
         assert run.needs <= known
         known.add(name)
-        module, *arguments = run.command.split()
+        module, *arguments = run.command_today.split()
         if module.endswith(".py"):
             assert (ROOT / module).exists()
             continue
         main = importlib.import_module(module).main
         assert main([*arguments, "--out", str(tmp_path), "--print-config"]) == 0, capsys.readouterr().err
+
+
+def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiments, tables = map(importlib.import_module, ("experiments", "published_tables"))
+    earlier = experiments.Run("pretrain.run --prepared {corpus} --seed 1")
+    runs = {
+        "corpus": experiments.Run("data_prep.run --corpus {data}/text.txt"),
+        "own_1": earlier,
+        "own_2": earlier,
+        "again": replace(earlier, recipe=experiments.RECIPE),
+        "adamw": experiments.Run("pretrain.run --prepared {corpus} --optimizer adamw"),
+        "labels_own": experiments.Run("finetune.run --model {own_1}/final"),
+        "labels_more": experiments.Run("finetune.run --model {more}/final"),
+        "labels_scratch": experiments.Run("finetune.run --model {own_1}/final --from-scratch"),
+        "more": experiments.Run("pretrain.run --prepared {corpus} --init-from {own_2}/final"),
+    }
+    for module in (experiments, tables):
+        monkeypatch.setattr(module, "RUNS", runs)
+    assert experiments.models_behind("labels_more") == {"more", "own_2"}
+    options = experiments.EARLIER_DEFAULTS[1]
+
+    def below(*names):
+        (said,) = tables.measured_on([{"run": name, "machine": "a machine", "commit": "1234567"} for name in names])[:1]
+        return said.removeprefix("a machine.").removesuffix("Commits: 1234567.").strip()
+
+    assert below("own_1", "own_2") == f"With `{options}`, the defaults at the time: all of ours."
+    assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
+    assert below("labels_more", "adamw") == f"With `{options}`, the defaults at the time: `own`."
+    assert below("labels_scratch") == below("again", "adamw") == ""
+    assert runs["own_1"].command_today == f"{earlier.command} {options}"
+    assert runs["again"].command_today == earlier.command
+
+
+def test_a_result_that_does_not_name_its_models_is_of_those_of_the_first_recipe(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    log, experiments = map(importlib.import_module, ("published_results", "experiments"))
+    runs = {"own": experiments.Run("pretrain.run"), "labels": experiments.Run("finetune.run --model {own}/final")}
+    for module in (log, experiments):
+        monkeypatch.setattr(module, "RUNS", runs)
+    results = log.Results(tmp_path / "results.jsonl")
+    results.add("labels", {"test": {}}, "a machine", "a commit")
+    assert results.knows("labels")
+    runs["own"] = replace(runs["own"], recipe=experiments.RECIPE)
+    assert not results.knows("labels")
 
 
 @pytest.mark.slow
@@ -113,7 +158,7 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
     found = published.Results(results.path).of("model")
     assert found == results.of("model") and found["steps"] == 2 and len(found["curve"]["tokens"])
     assert "torch" in results.lines[-1]["machine"] and len(results.lines[-1]["weights"]) == 16
-    assert (tmp_path / "runs" / str(experiments.RECIPE) / "few" / "text.txt").stat().st_size < 50_001
+    assert (tmp_path / "runs" / "1" / "few" / "text.txt").stat().st_size < 50_001
     # What was made from a model that was pretrained again is to be made again too.
     runner.run("more")
     assert results.lines[-1]["made_from"] == {"model": results.lines[0]["weights"]} and results.knows("more")
@@ -121,12 +166,15 @@ def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypat
     assert results.knows("model") and not results.knows("more")
     with pytest.raises(SystemExit, match="model is not the model of the tables: remove it"):
         runner.run("more")
-    # Another recipe is another run with a folder of its own.
-    first, small["model"] = small["model"], replace(small["model"], recipe=experiments.RECIPE + 1)
+    # Another recipe is another run with a folder of its own, and with other defaults.
+    newest = experiments.RECIPE
+    first, small["model"] = small["model"], replace(small["model"], recipe=newest)
     assert not results.knows("model")
     runner.run("model")
-    assert (tmp_path / "runs" / str(experiments.RECIPE + 1) / "model").exists()
-    assert results.knows("model") and results.lines[-1]["recipe"] == experiments.RECIPE + 1
+    assert results.knows("model") and results.lines[-1]["recipe"] == newest
+    for recipe, defaults in (("1", ["layers", 1, 1]), (str(newest), ["layers+head", 0.35, 0.03])):
+        made = yaml.safe_load((tmp_path / "runs" / recipe / "model" / "settings.yaml").read_text())
+        assert [made[name] for name in ("muon_matrices", "pair_weight", "pair_rate")] == defaults
     # Another corpus is another run too, which does not take the folder of this one.
     small["model"] = first
     small["few"] = experiments.Run("benchmarks/beginning.py --corpus {data}/text.txt --megabytes 1")

@@ -1,4 +1,4 @@
-"""Which matrices Muon optimizes: those of the layers, and where masked words alone are learned that of the MLM head."""
+"""Which matrices Muon optimizes: those of the layers, and in a fresh BERT that of the MLM head."""
 
 import pytest
 import yaml
@@ -23,18 +23,21 @@ HEAD, LAYER = "mlm_head.dense.weight", "bert.layers.0.qkv.weight"
         ({"objective": "mlm", "muon_matrices": "layers"}, "layers"),
         ({"objective": "mlm", "optimizer": "adamw"}, "layers"),
         ({"objective": "mlm", "family": "albert"}, "layers"),
-        ({}, "layers"),
+        ({}, "layers+head"),
+        ({"muon_matrices": "layers"}, "layers"),
+        ({"optimizer": "adamw"}, "layers"),
+        ({"family": "albert"}, "layers"),
         ({"objective": "mlm+sop"}, "layers"),
         ({"objective": "mlm+sbo", "examples": ExampleSettings(masking="span")}, "layers"),
-        ({"muon_matrices": "layers+head"}, "layers+head"),
         ({"family": "albert", "muon_matrices": "layers+head"}, "layers+head"),
         ({"objective": "electra"}, "layers"),
         ({"objective": "mlm", "init_from": "a-bert"}, "layers"),
+        ({"init_from": "a-bert"}, "layers"),
         ({"init_from": "a-bert", "muon_matrices": "layers+head"}, "layers+head"),
         ({"objective": "mlm", "teacher": "a-bert"}, "layers"),
     ],
 )
-def test_that_of_the_head_is_muon_s_in_a_fresh_bert_without_pairs(given, expected):
+def test_that_of_the_head_is_muon_s_in_a_fresh_bert(given, expected):
     config = BertConfig.from_preset("tiny", 100) if {"init_from", "teacher"} & given.keys() else None
     assert resolve(PretrainSettings(device="cpu", **given), config).muon_matrices == expected
 
@@ -83,7 +86,7 @@ def state_of(out):
 
 @pytest.mark.parametrize(
     ("more", "kind"),
-    [([], "momentum_buffer"), (["--muon-matrices=layers"], "exp_avg"), (["--objective=mlm+nsp"], "exp_avg")],
+    [([], "momentum_buffer"), (["--muon-matrices=layers"], "exp_avg"), (["--objective=mlm+sop"], "exp_avg")],
 )
 def test_a_run_does_as_its_settings_say(more, kind, corpus_file, tmp_path):
     """And so does its model card."""

@@ -16,6 +16,7 @@ from pretrain.engine.batches import Position
 from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.settings import PretrainError
 from pretrain.objectives import bert_objective
+from pretrain.resolve import resolve
 from pretrain.run import main
 from pretrain.settings import PretrainSettings
 
@@ -36,6 +37,28 @@ def batch(prepared):
 
 
 @pytest.mark.parametrize(
+    ("given", "weight", "rate"),
+    [
+        ({}, 0.35, 0.03),
+        ({"pair_weight": 2.0}, 2.0, 0.03),
+        ({"pair_rate": 1.0}, 0.35, 1.0),
+        ({"optimizer": "adamw"}, 1.0, 1.0),
+        ({"optimizer": "adamw", "pair_rate": 0.3}, 1.0, 0.3),
+        ({"objective": "mlm"}, 1.0, 1.0),
+        ({"objective": "mlm+sop"}, 1.0, 1.0),
+        ({"objective": "electra"}, 1.0, 1.0),
+        ({"family": "albert"}, 1.0, 1.0),
+        ({"init_from": "a-bert"}, 1.0, 1.0),
+        ({"teacher": "a-bert"}, 1.0, 1.0),
+    ],
+)
+def test_a_fresh_bert_that_learns_next_sentences_has_less_of_both(given, weight, rate):
+    config = BertConfig.from_preset("tiny", 100) if {"init_from", "teacher"} & given.keys() else None
+    settings = resolve(PretrainSettings(device="cpu", **given), config)
+    assert settings.of_pairs == {"weight": weight, "rate": rate}
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         (
@@ -46,7 +69,8 @@ def batch(prepared):
         ({"pair_weight": float("nan")}, "--pair-weight nan is out of range"),
         (
             {"pair_weight": 0.5, "objective": "mlm"},
-            "--pair-weight 0.5 is for --objective mlm+nsp or mlm+sop, which learn from pairs, not mlm: drop one",
+            "--pair-weight 0.5 is for --objective mlm+nsp or mlm+sop, which learn from pairs, not mlm: leave it "
+            "out, or give --pair-weight auto if a --config names it",
         ),
         (
             {"pair_rate": 0.5, "objective": "electra"},
@@ -129,12 +153,12 @@ def test_a_run_learns_pairs_at_the_rate_that_its_settings_name(more, corpus_file
 def test_a_run_of_an_older_version_goes_on_as_it_began(corpus_file, tmp_path, stopped_at):
     """Its settings name neither weight nor rate: both are 1."""
     small = arguments(corpus_file, tmp_path / "run", "--checkpoint-every=3steps", "--keep-checkpoints=4")
-    assert main(small) == 0
+    assert main([*small, "--muon-matrices=layers", "--pair-weight=1", "--pair-rate=1"]) == 0
     older = stopped_at(tmp_path / "run", 3)
     path = older / "settings.yaml"
     lines = path.read_text().splitlines(True)
-    kept = [line for line in lines if not line.startswith(("pair_weight", "pair_rate"))]
-    assert len(kept) == len(lines) - 2
+    kept = [line for line in lines if not line.startswith(("muon_matrices", "pair_weight", "pair_rate"))]
+    assert len(kept) == len(lines) - 3
     path.write_text("".join(kept))
     assert main([*small, f"--out={older}"]) == 0
     said = yaml.safe_load(path.read_text())
@@ -168,6 +192,16 @@ def test_where_nothing_is_learned_from_pairs_the_card_says_nothing_of_them(corpu
         out = tmp_path / str(number)
         assert main([*arguments(corpus, out, more), "--budget=1steps"]) == 0
         assert "pair_" not in (out / "final" / "README.md").read_text()
+
+
+def test_settings_of_a_run_serve_another_objective(corpus_file, tmp_path, capsys):
+    """Which has no pairs: a sentence says how."""
+    small = arguments(corpus_file, tmp_path / "run", "--budget=1steps")
+    assert main(small) == 0
+    again = [f"--config={tmp_path}/run/settings.yaml", f"--out={tmp_path}/again", "--objective=mlm"]
+    assert main(again) == 2
+    assert "leave it out, or give --pair-weight auto if a --config names it" in capsys.readouterr().err
+    assert main([*again, "--pair-weight=auto", "--pair-rate=auto"]) == 0
 
 
 def test_a_run_that_was_stopped_goes_on_with_both(corpus_file, tmp_path, stopped_at, capsys):
