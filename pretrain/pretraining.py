@@ -299,7 +299,8 @@ class Pretraining:
 
     def _progress(self, state: dict) -> Progress:
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
-        return Progress(metrics, self.settings.log_every, self.objective.summary, self._after_evaluation)
+        weights = {part.name: part.weight for part in self.objective.parts}
+        return Progress(metrics, self.settings.log_every, self.objective.summary, self._after_evaluation, weights)
 
     def _after_evaluation(self, rows: list[dict]) -> None:
         if time.monotonic() - self.drawn >= DRAWN_EVERY:

@@ -61,8 +61,7 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         name, label = part.name, part.name.upper()
         if f"{name}_loss" not in last:
             continue
-        # In training a loss is written down times the weight of its part, and held-out losses are not.
-        pale = [row.get(f"{name}_loss", math.nan) / (part.weight or 1) for row in training]
+        pale = [row.get(f"{name}_loss", math.nan) for row in training]
         loss.plot([row["tokens"] for row in training], pale, color=colour, alpha=0.3, lw=1)
         for axes, measure, scale in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
             if f"{name}_{measure}" not in last:

@@ -68,8 +68,8 @@ class PretrainSettings(LoopSettings):
     """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
     for a fresh BERT of --objective mlm or mlm+nsp, else layers."""
     pair_weight: float | Literal["auto"] = "auto"
-    """Factor of the loss of next sentences, or of their order: 1 in BERT. Losses of training are shown times it. auto:
-    0.35 for a fresh BERT of --objective mlm+nsp under muon, else 1."""
+    """Factor of the loss of next sentences, or of their order: 1 in BERT. auto: 0.35 for a fresh BERT of --objective
+    mlm+nsp under muon, else 1."""
     pair_rate: float | Literal["auto"] = "auto"
     """Share of the learning rate at which the pooler and the head of pairs learn. auto: 0.03 for a fresh BERT of
     --objective mlm+nsp under muon, else 1."""

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Progress:
         log_every: steps between rows.
         summary: held-out results in a line.
         after_evaluation: called with all rows after each evaluation (draws the curves).
+        weights: factors of losses, by name, which what is shown and recorded is without.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class Progress:
         log_every: int,
         summary: Callable[[dict[str, float]], str],
         after_evaluation: Callable[[list[dict[str, Any]]], None],
+        weights: Mapping[str, float] | None = None,
     ):
-        self.metrics, self.log_every = metrics, log_every
+        self.metrics, self.log_every, self.weights = metrics, log_every, weights or {}
         self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: Bar | None = None
         self._since: tuple[int, float] | None = None
@@ -91,7 +93,7 @@ class Progress:
         speed = self._speed(outcome.tokens, seconds)
         if outcome.step % self.log_every == 0:
             steps = counters.losses.pop("steps", 0)
-            means = {f"{name}_loss": value / steps for name, value in counters.losses.items()}
+            means = {f"{name}_loss": self._unweighted(name, value) / steps for name, value in counters.losses.items()}
             row: dict[str, Any] = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
             row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
             row |= {"skipped": counters.skipped, "overflows": counters.overflows}
@@ -99,6 +101,10 @@ class Progress:
             self.metrics.write(row)
             counters.losses = {}
             self._show(row, seconds, used)
+
+    def _unweighted(self, name: str, loss: float) -> float:
+        """A loss without its weight; with a weight of 0 it stays 0."""
+        return loss / (self.weights.get(name, 1.0) or 1.0)
 
     def _speed(self, tokens: int, seconds: float) -> float:
         """Tokens a second since this process began to train."""
@@ -124,9 +130,11 @@ class Progress:
     def spike(self, counters: Counters, outcome: Outcome) -> None:
         """Record a loss far above the usual, or not finite, and where the step's examples are."""
         usual, losses = counters.usual_loss.mean, outcome.losses
-        row = {f"{name}_loss": value if math.isfinite(value) else None for name, value in losses.items()}
+        loss = sum(losses.values())
+        numbers = {f"{name}_loss": self._unweighted(name, value) for name, value in losses.items()} | {"loss": loss}
+        row = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         self.metrics.write({"step": outcome.step, "spike": row, "usual_loss": usual, "examples": outcome.identify()})
-        text = f"step {outcome.step:,}: the loss is {sum(losses.values()):.3f}, usual is {usual:.3f}"
+        text = f"step {outcome.step:,}: the loss is {loss:.3f}, usual is {usual:.3f}"
         Bar.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
 
     def evaluation(self, counters: Counters, results: dict[str, float]) -> None:

@@ -8,6 +8,23 @@ from pretrain.engine.device import Arriving
 from pretrain.engine.progress import MetricsFile, Progress
 
 
+def test_losses_are_written_down_without_their_weights(tmp_path, capsys):
+    """Each as it is; what they add up to is with them."""
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None, {"nsp": 0.25, "soft": 0.0})
+    counters = Counters()
+    for number in (1, 2):
+        arrived = Arriving(torch.tensor([4.0 * number, 0.5, 0.0, 1.0, 0.0, 0.0]))
+        outcome = Outcome(number, 0.0, 0, 0.1, 1, ("mlm", "nsp", "soft"), arrived, list)
+        progress.step(counters, outcome, 1.0, 0.1)
+    progress.spike(counters, outcome)
+    progress.close()
+    row, found = map(json.loads, open(tmp_path / "metrics.jsonl"))
+    assert (row["mlm_loss"], row["nsp_loss"], row["soft_loss"]) == (6.0, 2.0, 0.0)
+    assert found["spike"] == {"mlm_loss": 8.0, "nsp_loss": 2.0, "soft_loss": 0.0, "loss": 8.5}
+    printed = capsys.readouterr().out
+    assert "mlm 6.000  nsp 2.000  soft 0.000" in printed and "the loss is 8.500" in printed
+
+
 def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
     progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 2, None, None)
     counters = Counters()
