@@ -104,17 +104,13 @@ def resolve(
         if len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers:
             share, why = (CONTINUED, "as it has learned") if has_mlm_head else (
                 WITH_NEW_HEAD[optimizer], "as its MLM head is new")  # fmt: skip
-    fresh = optimizer == "muon" and _is_fresh_bert(settings)
-    learns_next = fresh and settings.next_sentence
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
         "shifted_share": SHIFTED_SHARE if _has_new_positions(settings, config) else 0.0,
-        "muon_matrices": "layers+head" if fresh else "layers",
-        "pair_weight": _PAIR_WEIGHT if learns_next else 1.0,
-        "pair_rate": _PAIR_RATE if learns_next else 1.0,
         "softmax": "sampled" if device == "cpu" and settings.teacher is None else "full",
         "learning_rate": "auto" if waits else peak_learning_rate(optimizer, _hidden_size(preset, config), share),
+        **_of_heads(settings, optimizer),
         **for_device(device),
         **USUAL.get(settings.objective, {}),
         **{name: only for name, only in FIXED.get(settings.objective, {}).items() if name != "family"},
@@ -150,10 +146,12 @@ def _has_new_positions(settings: PretrainSettings, config: BertConfig | None) ->
     return len(lengths) > 1 and known < lengths[-1] and settings.teacher is None
 
 
-def _is_fresh_bert(settings: PretrainSettings) -> bool:
-    """Whether a fresh BERT is to learn what BERT does, next sentences or not."""
+def _of_heads(settings: PretrainSettings, optimizer: str) -> dict[str, Any]:
+    """How the heads of a fresh BERT learn under Muon, with next sentences or without; those of others learn as ever."""
     is_bert = settings.objective in ("mlm", "mlm+nsp") and settings.family in ("auto", "bert")
-    return is_bert and settings.starts_from is None
+    is_fresh = is_bert and settings.starts_from is None and optimizer == "muon"
+    weight, rate = (_PAIR_WEIGHT, _PAIR_RATE) if is_fresh and settings.next_sentence else (1.0, 1.0)
+    return {"muon_matrices": "layers+head" if is_fresh else "layers", "pair_weight": weight, "pair_rate": rate}
 
 
 def _hidden_size(preset: str, config: BertConfig | None) -> int:
