@@ -325,18 +325,18 @@ RUNS = {
     "articles_in_public_words": preparation(ARTICLES, "test", "--tokenizer {public}"),
     # What begins from scratch takes no more of it than sizes and vocabulary.
     "shape": Run("pretrain.run --prepared {articles} --preset mini --budget 1steps --threads 1"),
-    "built_in": Run("pretrain.run"),
-    "reviews_12m": Run("pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m"),
+    "built_in": Run("pretrain.run", recipe=RECIPE),
+    "reviews_12m": Run("pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m", recipe=RECIPE),
     "title_rows": Run(f"benchmarks/retrieval_rows.py --corpus {ARTICLES}"),
 }
 for corpus in ("articles", "novels"):
     for seed in SEEDS:
-        RUNS[f"{corpus}_10m_{seed}"] = pretraining(f"--prepared {{{corpus}}} --budget 10m --seed {seed}")
+        RUNS[f"{corpus}_10m_{seed}"] = pretraining(f"--prepared {{{corpus}}} --budget 10m --seed {seed}", RECIPE)
     RUNS[f"{corpus}_60m"] = pretraining(f"--prepared {{{corpus}}} --budget 60m")
 for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
-        RUNS[f"{name}_10m_{seed}"] = pretraining(arguments.strip())
+        RUNS.setdefault(f"{name}_10m_{seed}", pretraining(arguments.strip()))
 # As many steps as the last of three hours took: it can be interrupted, and computed on any machine.
 RUNS["articles_hours_steps"] = pretraining(
     "--prepared {articles} --preset mini --budget 5962steps --batch-size 64 --softmax sampled --threads 1"

@@ -338,7 +338,8 @@ def planned(text: str, results: Results) -> str:
             row["read"] = round(statistics.mean(each["tokens"] for each in found))
             row["parameters"] = found[0]["parameters"]
             names = {"loss": "mlm_loss", "unigram_entropy": "unigram_entropy", "accuracy": "mlm_accuracy"}
-            row |= {name: round(mean_of(found, key), 3) for name, key in names.items()}
+            # Six digits, as plans and pages round once more: both to the same two.
+            row |= {name: round(mean_of(found, key), 6) for name, key in names.items()}
     for row in stages["fine-tuning"]:
         ours, *_, scratch = (results.of(f"{row['set']}_{model}") for model in SETS[row["set"]].models)
         if ours and scratch:
