@@ -336,6 +336,7 @@ for corpus in ("articles", "novels"):
 for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
+        # The plain BERT is among those above.
         RUNS.setdefault(f"{name}_10m_{seed}", pretraining(arguments.strip()))
 # As many steps as the last of three hours took: it can be interrupted, and computed on any machine.
 RUNS["articles_hours_steps"] = pretraining(
