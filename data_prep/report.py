@@ -126,7 +126,7 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     long_words = corpus["checks"]["long_words"] * facts["train"]["documents"] / read
     unknown = text["unk_rate"] - long_words / max(1, facts["train"]["tokens"])
     if unknown > 0.001:
-        remedy = "a larger --vocab-size covers more characters"
+        remedy = "more text or a larger --vocab-size covers more characters"
         if is_vocabulary_given:
             remedy = "the vocabulary lacks characters of this text: --extend-vocab adds frequent ones"
         found.append(f"{unknown:.2%} of the tokens are [UNK]: {remedy}.")
@@ -154,9 +154,10 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
     text, tokens = facts["text"], facts["train"]["tokens"]
     if not is_vocabulary_given and text["rare_entries"] > _RARE_SHARE * text["vocab_size"]:
         enough = max(128, (text["vocab_size"] - text["rare_entries"]) // 64 * 64)
+        fewer = f"--vocab-size {enough} leaves the rarest out, or " if enough < text["vocab_size"] else ""
         found.append(
             f"{text['rare_entries']:,} of {text['vocab_size']:,} vocabulary entries occur fewer than {_RARE} times, "
-            f"too seldom to be learned: --vocab-size {enough} leaves the rarest out, or give more text."
+            f"too seldom to be learned: {fewer}give more text."
         )
     if not is_vocabulary_given and tokens < 1_000_000:
         found.append(

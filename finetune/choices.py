@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.text.cells import kind_of, whole_characters, words_apart
+from data_prep.text.cells import kind_of, usual_column, whole_characters, words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, head_tail, spans_of
-from .rows import Example, listed, usual_column
+from .rows import Example, listed
 from .settings import LongText
 
 USUAL_COLUMNS = ("choices", "options", "endings", "candidates", "alternatives")

@@ -139,7 +139,7 @@ def _rows_of(
 def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
     """The columns of a file that may have others than the training rows: those named, or of a pair in training, where
     it has them, else by their names."""
-    rows = table_rows(path, settings.encoding, lines=not task.needs_labels)
+    rows = table_rows(path, settings.encoding, lines=not task.needs_labels, named=named_columns(settings).named())
     names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
     texts = settings.text_column or (columns.texts if len(columns.texts) > 1 else ())
     label, group = (name if name in names else None for name in (settings.label_column, settings.group_column))

@@ -1,7 +1,7 @@
 """Labelled texts out of files, for every task: columns, rows, and what becomes of the bad ones."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from data_prep.console.screen import say
 from data_prep.text import builtin
-from data_prep.text.cells import column_names, group_of, kind_of, whole_characters
+from data_prep.text.cells import column_names, group_of, kind_of, usual_column, whole_characters
 from data_prep.text.lines import Meter, check_encoding, text_lines
 from data_prep.text.readers import rows
 from data_prep.text.sources import Source, listing, resolve
@@ -176,13 +176,15 @@ def columns_of_file(task: Labels, path: str, encoding: str, named: Columns, show
     """The columns of a file of labelled texts (see `find_columns`)."""
     if path == BUILTIN:
         return task.settled(Columns(("text",), "label"))
-    sample = [row for _, row in islice(table_rows(path, encoding, lines=not task.needs_labels), _SAMPLED_ROWS)]
+    given = table_rows(path, encoding, lines=not task.needs_labels, named=named.named())
+    sample = [row for _, row in islice(given, _SAMPLED_ROWS)]
     return find_columns(task, path, sample, named, labelled=True, show_text=show_text)
 
 
 def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
     """Raises FinetuneError where a further file lacks a column that the training file has."""
-    names = sorted({name for _, row in islice(table_rows(path, encoding), _SAMPLED_ROWS) for name in row})
+    given = table_rows(path, encoding, named=columns.named())
+    names = sorted({name for _, row in islice(given, _SAMPLED_ROWS) for name in row})
     for name in columns.named():
         if name not in names:
             there = f"among {column_names(names, show_text)}" if names else "and no rows"
@@ -255,12 +257,6 @@ def _check_number(task: Labels, path: str, texts: Sequence[str], shown: str) -> 
         raise FinetuneError(
             f"{path} has no columns {both} among {shown}: pass --text-column with the names of both, in this order"
         )
-
-
-def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
-    """The first of the usual names that a column has, in whatever case."""
-    lowered = {name.lower(): name for name in names}
-    return next((lowered[name] for name in usual if name in lowered), None)
 
 
 def _pair(pairs: Sequence[tuple[str, str]], names: Sequence[str], label: str | None) -> tuple[str, ...]:
@@ -338,20 +334,21 @@ def text_of(row: dict[str, Any], column: str) -> str:
 
 
 def table_rows(
-    path: str, encoding: str, columns: list[str] | None = None, lines: bool = False
+    path: str, encoding: str, columns: list[str] | None = None, lines: bool = False, named: Sequence[str] = ()
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """("train.jsonl:17", row) for every row of .jsonl, .csv, .tsv, .json, .conll, .parquet files (see `rows_of`).
 
     Args:
         columns: all that will be asked for (None: all).
         lines: whether each line of plain text that is not blank is a row of "text", too.
+        named: columns that a person named (see `rows`).
 
     Raises:
         FinetuneError, PrepError: there is no such file, it is damaged, or it has no columns.
     """
     check_encoding(encoding)
     for source in table_sources(path, lines):
-        yield from rows_of(source, encoding, columns) if source.has_rows else _lines_of(source, encoding)
+        yield from rows_of(source, encoding, columns, named) if source.has_rows else _lines_of(source, encoding)
 
 
 def _lines_of(source: Source, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -360,9 +357,11 @@ def _lines_of(source: Source, encoding: str) -> Iterator[tuple[str, dict[str, An
             yield f"{source.name}:{number}", {"text": line}
 
 
-def rows_of(source: Source, encoding: str, columns: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def rows_of(
+    source: Source, encoding: str, columns: list[str] | None = None, named: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place, row) for every row of a file: what annotation tools and SQuAD nest is flat in them."""
-    for place, row in rows(source, encoding, Meter(), columns):
+    for place, row in rows(source, encoding, Meter(), columns, named=named):
         yield from flat_rows(f"{source.name}:{place}", plain_row(row))
 
 

@@ -52,6 +52,12 @@ def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n")]
 
 
+def usual_column(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    """The first of the usual names that a column has, in whatever case; spelled as usual, if there are two of it."""
+    lowered = {name.strip().lower(): name for name in names} | {name: name for name in names if name in usual}
+    return next((lowered[name] for name in usual if name in lowered), None)
+
+
 def is_text(name: str) -> bool:
     """Whether what stands for a name, of a column or a class, is longer than names are."""
     return len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME

@@ -13,11 +13,14 @@ from functools import cache, partial
 from itertools import chain
 
 from ..errors import PrepError, ReadingFailed
+from .cells import whole_characters
 from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
 from .sources import Source
 
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16
+# What Windows calls encodings where it saves a file.
+_OF_WINDOWS = {"ansi": "cp1252", "unicode": "utf-16"}
 
 
 @dataclass(slots=True)
@@ -36,14 +39,21 @@ def check_encoding(encoding: str) -> None:
     """Raises PrepError with the nearest names where Python has no text encoding of this name; "auto" is one."""
     if encoding == AUTO:
         return
-    try:
-        "".encode(encoding)
-        codecs.getincrementaldecoder(encoding)
-    except (LookupError, UnicodeError):
-        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values())})
-        near = difflib.get_close_matches(encoding.lower().replace("_", "-"), known, n=3)
+    if not _is_text_encoding(encoding):
+        asked = encoding.lower().replace("_", "-")
+        known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values()) if _is_text_encoding(name)})
+        near = [_OF_WINDOWS[asked]] if asked in _OF_WINDOWS else difflib.get_close_matches(asked, known, n=3)
         near = " or ".join(near or ["utf-8", "cp1252"])
         raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
+
+
+def _is_text_encoding(name: str) -> bool:
+    try:
+        "".encode(name)
+        codecs.getincrementaldecoder(name)
+    except (LookupError, UnicodeError):
+        return False
+    return True
 
 
 def check_unchanged(source: Source, found: os.stat_result) -> None:
@@ -124,13 +134,16 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
                 f"{source.shown}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
                 f"{remedy}."
             ) from None
-        except UnicodeError:
-            raise PrepError(
-                f"{source.shown} is not valid {encoding} at byte 0: it has no byte order mark; "
-                f"pass --encoding {encoding}-le or {encoding}-be."
-            ) from None
+        except UnicodeError as error:
+            problem, remedy = f"({error})", _OTHER_ENCODING_REMEDY
+            if codecs.lookup(encoding).name in ("utf-16", "utf-32"):
+                problem = "at byte 0: it has no byte order mark"
+                remedy = f"pass --encoding {encoding}-le or {encoding}-be"
+            raise PrepError(f"{source.shown} is not valid {encoding} {problem}; {remedy}.") from None
         seen += len(chunk)
         line += text.count("\n")
+        # Some codecs write half of a surrogate pair (utf-7, unicode_escape).
+        text = whole_characters(text)
         if text:
             yield text.removeprefix("\ufeff") if first else text
             first = False

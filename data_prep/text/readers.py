@@ -24,13 +24,19 @@ def refuse(name: str, place: int, problem: str, remedy: str) -> None:
 
 
 def rows(
-    source: Source, encoding: str, meter: Meter, columns: list[str] | None = None, unusable: Unusable = refuse
+    source: Source,
+    encoding: str,
+    meter: Meter,
+    columns: list[str] | None = None,
+    unusable: Unusable = refuse,
+    named: Sequence[str] = (),
 ) -> Rows:
     """(place, row) for every row; the place is a line in a text file, else the row's number from 1.
 
     Args:
         columns: all that will be asked for (None: all); formats stored by column read no others.
         unusable: called for a row that cannot be read; where it returns, the row is left out.
+        named: columns that a person named. A line that holds one of them is a line of names, however long the others.
 
     Raises:
         PrepError: the file cannot be read, or two of its columns have the same name.
@@ -47,7 +53,7 @@ def rows(
         return _array_rows(source, encoding, meter, unusable)
     if source.format == "conll":
         return _sentence_rows(source, encoding, meter)
-    return _delimited_rows(source, encoding, meter, unusable)
+    return _delimited_rows(source, encoding, meter, unusable, {*named, *(columns or ())})
 
 
 class _Twice(ValueError):
@@ -84,7 +90,8 @@ def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) 
         try:
             row = decode(line)
         except _Twice as error:
-            raise _of_one_name(f"{source.shown}:{number}", str(error)) from None
+            unusable(source.shown, number, f"has two columns of the same name ({error})", "rename one")
+            continue
         except (ValueError, RecursionError) as error:
             unusable(source.shown, number, f"is not valid JSON ({error})", "every line has to be one object")
             continue
@@ -151,10 +158,13 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
         tags.append(columns[-1].strip() or None if columns and len(columns) == width else None)
 
 
-def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
+def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable, names: set[str]) -> Rows:
     """.csv with quotes and any usual delimiter; .tsv as registered (IANA), where a quote is a letter.
 
     Blank lines above the names of columns, and Excel's "sep=;", are passed over.
+
+    Args:
+        names: of columns; where there is none of them, a long one is taken for a text.
     """
     lines = text_lines(source, encoding, meter)
     before, delimiter = 0, ""
@@ -173,28 +183,51 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
         dialect = {"delimiter": delimiter, "strict": True, "skipinitialspace": True}
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line + "\n" for line in chain([first], lines)), **dialect)
-    place = before + 1
-    try:
-        header = next(reader)
-        if any(map(is_text, header)):
-            raise PrepError(
-                f"{source.shown}:{place} holds texts where the names of columns should be: "
-                "put a line of names at the top, such as id,text,label."
-            )
-        if twice := _repeated(header):
-            raise _of_one_name(f"{source.shown}:{place}", twice)
+    records = _records(reader, source, before, unusable)
+    place, header = next(records)
+    _check_header(f"{source.shown}:{place}", header, names)
+    for place, fields in records:
+        if len(fields) == len(header):
+            yield place, dict(zip(header, fields, strict=True))
+        else:
+            problem = f"has {len(fields)} fields where the first line has {len(header)}"
+            unusable(source.shown, place, problem, _FIELD_REMEDY[source.format])
+
+
+def _records(reader: Any, source: Source, before: int, unusable: Unusable) -> Iterator[tuple[int, list[str]]]:
+    """(place, fields) of the records of a csv.reader that are not blank.
+
+    The first one, of names, has to be right, and so does a quote that nothing closes: all that follows is behind it.
+
+    Args:
+        before: lines above the first one.
+    """
+    has_names = False
+    while True:
         place = before + reader.line_num + 1
-        for fields in reader:
-            if fields and len(fields) != len(header):
-                problem = f"has {len(fields)} fields where the first line has {len(header)}"
-                unusable(source.shown, place, problem, _FIELD_REMEDY[source.format])
-            elif fields:
-                yield place, dict(zip(header, fields, strict=True))
-            place = before + reader.line_num + 1
-    except csv.Error as error:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            is_unclosed = "end of data" in str(error)
+            left_out = unusable if has_names and not is_unclosed else refuse
+            remedy = "look for an unclosed quote" if is_unclosed else "double each quote inside a quoted field"
+            left_out(source.shown, place, f"is not valid {source.format} ({error})", remedy)
+            continue
+        if fields is None:
+            return
+        if fields:
+            yield place, fields
+        has_names = True
+
+
+def _check_header(place: str, header: list[str], names: set[str]) -> None:
+    if any(map(is_text, header)) and names.isdisjoint(header):
         raise PrepError(
-            f"{source.shown}:{place} is not valid {source.format} ({error}); look for an unclosed quote."
-        ) from None
+            f"{place} holds texts where the names of columns should be: put a line of names at the top, such as "
+            "id,text,label, or pass --text-column if these are names."
+        )
+    if twice := _repeated(header):
+        raise _of_one_name(place, twice)
 
 
 _DELIMITERS = ",;\t|"
@@ -219,8 +252,9 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
             for batch in file.iter_batches(batch_size=64, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
+                    # Of all that is read: who stops at this row asks how far it is.
+                    meter.position = source.size * number // file.metadata.num_rows
                     yield number, row
-                meter.position = source.size * number // file.metadata.num_rows
             check_unchanged(source, os.stat(source.path))
     # Damage inside a file shows as text that is none, or as dates that are none.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:

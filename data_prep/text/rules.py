@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ..errors import PrepError
-from .cells import column_names, kind_of, lines_of
+from .cells import column_names, kind_of, lines_of, usual_column
 from .lines import Meter, text_blocks
 from .readers import Rows, refuse, rows
 from .sentences import split
@@ -116,7 +116,8 @@ class RuleFinder:
     def rows(self, source: Source) -> Rows:
         """The rows of a source, for a look at its beginning."""
         unusable = (lambda *facts: None) if self.skip_bad_rows else refuse
-        return rows(source, self.encoding, Meter(), unusable=unusable)
+        named = [name for name in (self.text_column, self.group_column) if name]
+        return rows(source, self.encoding, Meter(), unusable=unusable, named=named)
 
     def find(self, training: Sequence[CorpusRules] = ()) -> list[tuple[list[Source], CorpusRules]]:
         """The rules of each large file, and those of all others together; the text column is the same everywhere.
@@ -218,9 +219,8 @@ class RuleFinder:
                 lengths[name] = fmean(map(len, texts))
             if texts and 2 * len(texts) > len(values):
                 mostly.add(name)
-        for name in TEXT_COLUMNS:
-            if name in mostly:
-                return name
+        if usual := usual_column([name for name in columns if name in mostly], TEXT_COLUMNS):
+            return usual
         if not lengths:
             values = (row[name] for row in found for name in columns if row.get(name) is not None)
             kinds = listing(dict.fromkeys(kind_of(value) for value in values if not isinstance(value, str)), 3)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from ..errors import PrepError
@@ -138,7 +140,7 @@ def resolve(
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
             sources.setdefault(os.path.realpath(file), source)
     # What is of no known format is left out anyway.
-    ignored = [name for name in ignored if not exclude.covers(name, name)]
+    ignored = [name for name in dict.fromkeys(ignored) if not exclude.covers(name, name)]
     if not sources:
         raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out.")
     return list(sources.values()), list(map(_printable, ignored))
@@ -149,11 +151,17 @@ def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str
     if os.path.isfile(path):
         return [(os.path.basename(path), path)]
     if os.path.isdir(path):
+        if _is_written_by_us(path):
+            raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder.")
         found = _folder(path, ignored)
     else:
         found = []
+        begin, is_ours = _fixed_part(path), cache(_is_written_by_us)
         for match in sorted(glob.glob(path, recursive=True)):
-            if os.path.isdir(match):
+            inside = takewhile(lambda folder: folder != begin, (Path(match), *Path(match).parents))
+            if ours := next(filter(is_ours, inside), None):
+                ignored.append(_left_out(os.path.relpath(ours, begin)))
+            elif os.path.isdir(match):
                 found += _folder(match, ignored)
             elif os.path.exists(match):
                 found.append((os.path.basename(match), match))
@@ -196,7 +204,7 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     for folder, folders, files in os.walk(path, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         ours = [name for name in folders if _is_written_by_us(os.path.join(folder, name))]
-        ignored += [f"{Path(folder, name).relative_to(path).as_posix()}/ (a run or a model)" for name in ours]
+        ignored += [_left_out(Path(folder, name).relative_to(path).as_posix()) for name in ours]
         folders[:] = [name for name in folders if name not in ours]
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in [*files, *links]:
@@ -208,7 +216,16 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _is_written_by_us(folder: str) -> bool:
+def _left_out(folder: str) -> str:
+    return f"{folder}/ (a run or a model)"
+
+
+def _fixed_part(pattern: str) -> Path:
+    """The folder that a pattern names before the first of its parts that varies."""
+    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
+
+
+def _is_written_by_us(folder: str | Path) -> bool:
     try:
         names = set(os.listdir(folder))
     except OSError:

@@ -7,10 +7,11 @@ from typing import Any
 
 from data_prep.console.screen import say
 from data_prep.durable import read_object
+from data_prep.text.cells import usual_column
 
 from ..choices import usual_choices
 from ..questions.answers import are_answers
-from ..rows import BUILTIN, Columns, find_columns, listed, named_columns, table_rows, usual_column
+from ..rows import BUILTIN, Columns, find_columns, listed, named_columns, table_rows
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task
 from .classification import Classification
@@ -37,7 +38,8 @@ def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
         return TASKS[settings.task](), settings.label_column
     if settings.train == BUILTIN:
         return Classification(), None
-    rows = [row for _, row in islice(table_rows(settings.train, settings.encoding), _SAMPLED_ROWS)]
+    given = table_rows(settings.train, settings.encoding, named=named_columns(settings).named())
+    rows = [row for _, row in islice(given, _SAMPLED_ROWS)]
     if columns := columns_of_choices(rows, settings):
         say(f'Task: {MultipleChoice.name}, as "{columns.label}" holds which of {listed(columns.choices)} is right '
             "(--task names another).")  # fmt: skip

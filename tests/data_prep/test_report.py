@@ -96,6 +96,8 @@ def test_little_trouble_is_not_said():
 def test_a_vocabulary_too_large_and_a_text_too_small_are_said():
     (rare,) = warnings_of_size(changed("text", rare_entries=2000), False)
     assert "2,000 of 8,192 vocabulary entries" in rare and "--vocab-size 6144" in rare
+    (tiny,) = warnings_of_size(changed("text", vocab_size=64, rare_entries=55), False)
+    assert "55 of 64 vocabulary entries" in tiny and "--vocab-size" not in tiny and "give more text" in tiny
     assert warnings_of_size(changed("text", rare_entries=2000), True) == []
     (little,) = warnings_of_size(changed("train", tokens=999_999), False)
     assert "Only 999,999 tokens" in little and "--init-from" in little

@@ -2,7 +2,9 @@ import json
 import random
 import re
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from data_prep.dry_run import SAMPLE_BYTES
 from data_prep.preparation import prepare
@@ -59,6 +61,15 @@ def test_of_a_long_validation_corpus_only_the_beginning_is_read(tmp_path):
     for part, there in (("train", texts), ("validation", held_out)):
         read = prepared.manifest[part]["tokens"]
         assert getattr(whole, part) * read == pytest.approx(num_words(there), rel=0.1), part
+
+
+def test_a_sample_of_a_few_long_rows_is_known_to_be_a_part(tmp_path):
+    texts = [document(300, seed) for seed in range(100)]
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "rows.parquet")
+    prep = PrepSettings(corpus=(str(tmp_path / "rows.parquet"),), workers=1)
+    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    assert prepared.manifest["train"]["documents"] < 64
+    assert whole.tokens(prepared) == pytest.approx(num_words(texts), rel=0.1)
 
 
 def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):

@@ -220,6 +220,8 @@ def test_a_byte_order_mark_is_no_text_and_crlf_is_a_line_end(tmp_path):
 def test_half_a_surrogate_pair_does_not_reach_the_text(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a \\ud83d b \\ud83d\\ude00"}\n')
     assert read(tmp_path / "a.jsonl") == [["a \ufffd b 😀"]]
+    (tmp_path / "a.txt").write_text("a \\ud83d b")
+    assert read(tmp_path / "a.txt", encoding="unicode_escape") == [["a \ufffd b"]]
 
 
 def test_folders_globs_and_files_give_each_file_once_in_order(tmp_path, monkeypatch):
@@ -236,6 +238,22 @@ def test_folders_globs_and_files_give_each_file_once_in_order(tmp_path, monkeypa
     (tmp_path / "broken.txt").symlink_to(tmp_path / "gone.txt")
     assert Corpus(["*.txt"]).ignored == ["broken.txt"] and read("*.txt") == [["b.txt"]]
     assert read("b.txt", "a") == [["b.txt"], ["a/a.txt.gz"], ["a/z.txt"]]
+
+
+def test_what_this_tool_wrote_is_no_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("in/a.txt", "in/run/final/vocab.txt", "in/run/prepared/tokenizer/vocab.txt", "in/more/b.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    for name in ("settings.yaml", "metrics.jsonl"):
+        Path("in/run", name).touch()
+    for paths in (["in"], ["in/*"], ["in/**"], ["in/**/*.txt"], ["*"], ["./*/*"], [f"{tmp_path}/in/*"]):
+        corpus = Corpus(paths)
+        assert sorted(document.lines[0] for document in corpus.documents()) == ["in/a.txt", "in/more/b.txt"]
+        assert [name.endswith("run/ (a run or a model)") for name in corpus.ignored] == [True], paths
+    # What a person names is read.
+    assert read("in/run/final/*.txt") == [["in/run/final/vocab.txt"]]
+    refused(tmp_path / "in" / "run", "run is the folder of a run or a model; give your text")
 
 
 def test_the_digest_is_of_names_and_contents_not_of_places(tmp_path):
@@ -357,6 +375,15 @@ def test_encodings_that_do_not_fit(tmp_path):
     refused(tmp_path / "data.txt", r"data\.txt looks like a binary file \(a zero byte at 4\)")
     refused(tmp_path / "wide.txt", '"utf8x" is not a text encoding; pass --encoding .*utf8', encoding="utf8x")
     refused(tmp_path / "wide.txt", '"rot13" is not a text encoding', encoding="rot13")
+    for name, of_windows in (("ANSI", "cp1252"), ("Unicode", "utf-16")):
+        refused(tmp_path / "wide.txt", f'"{name}" is not .*; pass --encoding {of_windows}', encoding=name)
+    for name in ("base64", "mbcs", "unicode-internal", "hex"):
+        with pytest.raises(PrepError, match="is not a text encoding") as refusal:
+            Corpus([str(tmp_path / "wide.txt")], encoding=name)
+        for proposed in re.split(r" or ", re.search(r"pass --encoding (.*)\.$", str(refusal.value))[1]):
+            "".encode(proposed)
+    (tmp_path / "code.txt").write_text("a b-c !!")
+    refused(tmp_path / "code.txt", "is not valid punycode .* it may be UTF-8", encoding="punycode")
 
 
 def test_damaged_files_are_named(tmp_path):
@@ -394,12 +421,46 @@ def test_a_file_without_permission_is_named(tmp_path):
             r"^a\.csv:4 has 3 fields where the first line has 2; .*quotes",
         ),
         ("a.csv", 'text,id\na,1\n"b,2\nc,3\n', r"^a\.csv:3 is not valid csv .*unclosed quote"),
+        ("a.csv", 'text,id\na,1\n"b" c,2\n', r"^a\.csv:3 is not valid csv .*; double each quote inside"),
+        ("a.csv", 'text,"i" d\na,1\n', r"^a\.csv:1 is not valid csv"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "n": 1, "n": 2}\n', r"^a\.jsonl:2 has two columns of the same name"),
         ("a.tsv", "text\tid\na\t1\nb\n", r"^a\.tsv:3 has 1 fields where the first line has 2"),
     ],
 )
 def test_broken_rows_are_named_with_their_line(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     refused(tmp_path / name, message, text_column="text")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "left_out"),
+    [
+        ("a.csv", 'text,id\na,1\n"b" c,2\n"d\ne",3\n"f" g,4\nh,5\n', ["a.csv:3", "a.csv:6"]),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "n": 1, "n": 2}\n{"text": "d\\ne"}\n{"text": "h"}\n', ["a.jsonl:2"]),
+    ],
+)
+def test_every_row_that_cannot_be_read_can_be_left_out(tmp_path, name, content, left_out):
+    (tmp_path / name).write_text(content)
+    corpus = Corpus([str(tmp_path / name)], text_column="text", skip_bad_rows=True)
+    assert [document.lines for document in corpus.documents()] == [["a"], ["d", "e"], ["h"]]
+    assert [problem.split()[0] for problem in corpus.bad_rows.listed] == left_out
+
+
+@pytest.mark.parametrize("content", ['text,id\na,1\n"b,2\nc,3\n', 'text,"i" d\na,1\n'])
+def test_what_hides_all_that_follows_is_never_left_out(tmp_path, content):
+    """A quote that nothing closes, and names of columns that cannot be read."""
+    (tmp_path / "a.csv").write_text(content)
+    refused(tmp_path / "a.csv", "is not valid csv", text_column="text", skip_bad_rows=True)
+
+
+def test_a_line_of_names_may_hold_a_long_one(tmp_path):
+    question = "How would you rate the service that you got today from us?"
+    table = tmp_path / "a.csv"
+    table.write_text(f'"{question}",comment\n4,Very friendly .\n')
+    assert read(table, text_column="comment") == [["Very friendly ."]]
+    assert read(table, text_column=question) == [["4"]]
+    for named in ({}, {"text_column": "note"}):
+        refused(table, r"^a\.csv:1 holds texts where .* or pass --text-column if these are names", **named)
 
 
 def test_the_text_column_is_found_or_asked_for(tmp_path):
@@ -411,6 +472,8 @@ def test_the_text_column_is_found_or_asked_for(tmp_path):
     assert column({"text": 5, "abstract": "b"}) == "abstract"
     assert column({"id": 7, "note": "b"}) == "note"
     assert column({"title": "ab", "note": "abc", "tag": "x"}) == "note"
+    assert column({"Url": "x" * 50, " Text": "b"}) == " Text"
+    assert column({"text": "ab", "TEXT": "abc", "Content": "abcd"}) == "text"
     assert column({"text": "ab", "note": "abc"}, text_column="note") == "note"
     with pytest.raises(PrepError, match='has no column "sentence" among id, text; pass --text-column text'):
         column({"id": 7, "text": "a"}, text_column="sentence")
