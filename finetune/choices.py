@@ -1,6 +1,5 @@
 """Choices of a row: in which columns they are, which of them is the right one, and each as a sequence of tokens."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.text.cells import kind_of, usual_column, whole_characters, words_apart
+from data_prep.text.cells import kind_of, parsed_cell, usual_column, whole_characters, words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, head_tail, spans_of
@@ -77,12 +76,8 @@ def first_number_of(sample: Sequence[Mapping[str, Any]], columns: Sequence[str],
 
 def _parsed(value: Any) -> tuple[list[Any], list[str]] | None:
     """The choices of a cell and, where they have them, their names: a list, a list of {"label", "text"}, or one object
-    of two lists; any of them also as JSON. None for what is none of these."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+    of two lists; any of them also in the cell of a table. None for what is none of these."""
+    value = parsed_cell(value)
     if isinstance(value, Mapping) and isinstance(value.get("text"), list) and isinstance(value.get("label"), list):
         return list(value["text"]), [str(name) for name in value["label"]]
     if not isinstance(value, list | tuple):
@@ -112,7 +107,7 @@ def choices_of(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[list[str
         value = row.get(columns[0])
         parsed = ([], []) if is_missing(value) else _parsed(value)
         if parsed is None:
-            raise ValueError(f"has {_kind(value)} in {listed(columns)} where a list of choices should be")
+            raise ValueError(f"has {kind_of(value)} in {listed(columns)} where a list of choices should be")
         found, names = parsed
     where = f"in {listed(columns)}"
     if len(found) < 2:
@@ -140,10 +135,6 @@ def is_missing(value: Any) -> bool:
     )  # fmt: skip
 
 
-def _kind(value: Any) -> str:
-    return "a text" if isinstance(value, str) else kind_of(value)
-
-
 def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[str], first_number: int = 0) -> int:
     """The place of the right choice, from 0.
 
@@ -165,7 +156,8 @@ def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[
     label = " ".join(str(value).split())
     if label in names:
         return names.index(label)
-    number = int(label) if re.fullmatch(r"[+-]?\d{1,9}", label) else None
+    whole = re.fullmatch(r"([+-]?\d{1,9})(\.0+)?", label)
+    number = int(whole[1]) if whole else None
     place = None if number is None else number - first_number
     if isinstance(value, int):
         found = {place}

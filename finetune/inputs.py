@@ -97,10 +97,16 @@ def longer_than(length: int, long_text: LongText, more: str = "") -> str:
     return f"longer than {length} tokens ({_READ[long_text]}{more})"
 
 
-def input_rows(source: Source, encoding: str, is_pair: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of every row; lines of plain text become rows of "text" and, for pairs, "text_pair"."""
+def input_rows(
+    source: Source, encoding: str, is_pair: bool, named: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) of every row; lines of plain text become rows of "text" and, for pairs, "text_pair".
+
+    Args:
+        named: columns that are known by name (see `readers.rows`).
+    """
     if source.has_rows:
-        yield from rows_of(source, encoding)
+        yield from rows_of(source, encoding, named=named)
         return
     for number, line in enumerate(text_lines(source, encoding, Meter()), 1):
         first, _, second = line.partition("\t") if is_pair else (line, "", "")
@@ -127,7 +133,7 @@ def parts_of(
         rows_at_once = 1
     for source in sources:
         columns = None
-        waiting = input_rows(source, settings.encoding, len(trained) > 1)
+        waiting = input_rows(source, settings.encoding, len(trained) > 1, [*settings.text_column, *trained])
         while part := list(islice(waiting, rows_at_once)):
             if columns is None:
                 columns = text_columns(source, [row for _, row in part], settings, task, trained)

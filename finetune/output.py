@@ -123,6 +123,10 @@ class Output:
         if self.written.rows:
             print(f"going on after row {self.written.rows:,}, from {self._part}", file=sys.stderr)
 
+    def beginning(self) -> str:
+        """What an interrupted command has written."""
+        return self._part.read_text("utf-8") if self.path is not None else ""
+
     def flush(self, written: Written) -> None:
         """Put what was written on disk, and how much it is."""
         self.file.flush()

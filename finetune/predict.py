@@ -1,6 +1,7 @@
 """A fine-tuned model at work: what it makes of every text. `python -m finetune.predict`"""
 
 import csv
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def run(settings: PredictSettings) -> None:
     began = time.monotonic()
     with Output(settings.out, asked_of(settings, sources)) as output:
         written, before = output.written, replace(output.written)
-        writer = Writer(output.file, form, predictor.task, written)
+        writer = Writer(output.file, form, predictor.task, written, output.beginning() if written.rows else "")
         for found in predictions(sources, settings, predictor, bad, written.rows):
             writer.write(found)
             written.skipped = before.skipped + bad.count
@@ -112,9 +113,14 @@ def predictions(sources: Sequence[Source], settings: PredictSettings, predictor,
 
 class Writer:
     """Rows with their predictions as JSON lines or CSV (see `Task.prediction`), where all columns of the input stay, or
-    in one of the task's own forms, which leave skipped rows out."""
+    in one of the task's own forms, which leave skipped rows out.
 
-    def __init__(self, file: TextIO, form: str, task, written: Written | None = None):
+    Args:
+        written: how much of the file is there already.
+        beginning: what is there.
+    """
+
+    def __init__(self, file: TextIO, form: str, task, written: Written | None = None, beginning: str = ""):
         self.file, self.form, self.task, self.written = file, form, task, written or Written()
         self._csv: csv.DictWriter | None = None
         self._quoted: csv.DictWriter | None = None  # to the same file
@@ -123,13 +129,16 @@ class Writer:
             self._begin_table(self.written.columns)
         if self._own_form and not self.written.rows:
             file.write(self._own_form.begin)
+        is_keyed = self._own_form and self._own_form.key and beginning
+        self._keys = set(json.loads(beginning + self._own_form.end)) if is_keyed else set()
         self._own = task.prediction_names(is_table=form == "csv")
 
     def write(self, found: Sequence[tuple[dict[str, Any], Example | None, np.ndarray | None]]) -> None:
         """Write rows (see `predictions`).
 
         Raises:
-            FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV.
+            FinetuneError: a column of the input has the name of one of ours, or comes up late in a CSV; two rows have
+                the same key.
         """
         for row, example, output in found:
             taken = [name for name in self._own if name in row]
@@ -143,7 +152,10 @@ class Writer:
         self._quoted = csv.DictWriter(self.file, columns, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
     def close(self) -> None:
-        """Write what stands behind the last row."""
+        """Write what stands behind the last row; a table of no rows has its own columns."""
+        if self.form == "csv" and self._csv is None:
+            self._begin_table(self._own)
+            self._csv.writeheader()
         if self._own_form:
             self.file.write(self._own_form.end if self.written.predictions or self._own_form.begin else "")
 
@@ -156,7 +168,9 @@ class Writer:
         if self._own_form:
             if example is not None:
                 between = self._own_form.between if self.written.predictions else ""
-                self.file.write(between + self.task.written(self.form, row, example, output))
+                found = self.task.written(self.form, row, example, output)
+                self._check_key(row, example)
+                self.file.write(between + found)
                 self.written.predictions += 1
             return
         if self._csv is None:
@@ -171,6 +185,16 @@ class Writer:
         # The csv module leaves a lone carriage return bare, and readers take it for the end of the row.
         has_return = any(isinstance(value, str) and "\r" in value for value in line.values())
         (self._quoted if has_return else self._csv).writerow(line)
+
+    def _check_key(self, row: dict[str, Any], example: Example) -> None:
+        if name := self._own_form.key:
+            key = str(row[name])
+            if key in self._keys:
+                raise FinetuneError(
+                    f'{example.place} has the same "{name}" as a row before it, and --format {self.form} names answers '
+                    "by it: make them different, or give --format jsonl"
+                )
+            self._keys.add(key)
 
 
 def output_format(settings: PredictSettings) -> str:

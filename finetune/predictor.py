@@ -339,7 +339,6 @@ def _parts(place: str, texts: Any, num_texts: int) -> tuple[str, ...]:
 def _columns_of(place: str, row: Any, task: Task, trained: Sequence[str]) -> Columns:
     """Those of a row of a caller: as in training, else by their names."""
     if not isinstance(row, Mapping):
-        found = "a text" if isinstance(row, str) else kind_of(row)
-        raise FinetuneError(f"{place} is {found}: give a row, {task.asked_row}")
+        raise FinetuneError(f"{place} is {kind_of(row)}: give a row, {task.asked_row}")
     wanted = trained if all(name in row for name in trained) else ()
     return find_columns(task, place, [dict(row)], Columns(tuple(wanted)), labelled=False)

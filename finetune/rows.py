@@ -341,7 +341,7 @@ def table_rows(
     Args:
         columns: all that will be asked for (None: all).
         lines: whether each line of plain text that is not blank is a row of "text", too.
-        named: columns that a person named (see `rows`).
+        named: columns that a person named (see `readers.rows`).
 
     Raises:
         FinetuneError, PrepError: there is no such file, it is damaged, or it has no columns.

@@ -1,17 +1,26 @@
 """Values in the rows of a table, and the names of its columns."""
 
+import ast
+import json
 import math
 import re
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from .sources import listing
+
+TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
+"""Names that a text column usually has, the most usual first."""
 
 # Characters and words of a name; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 # Thai, Lao, Burmese, Khmer: written without spaces. Some of their texts have a mark of no width between words.
 _WORD_BREAK = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b+")
+# A list of texts as numpy shows it, which pandas writes into a cell: no comma stands between them.
+_QUOTED = r"""(?:'[^'\\]*'|"[^"\\]*")"""
+_OF_NUMPY = re.compile(rf"\[\s*{_QUOTED}(?:\s+{_QUOTED})+\s*\]")
 # A whole number, also with zeros before it, or once read as a fraction.
 _WHOLE = re.compile(r"^(-?)0*(\d+)(?:\.0+)?$")
 
@@ -81,5 +90,22 @@ def kind_of(value: Any) -> str:
     """What is there instead of a text, without the text that may be in it."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
-    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object",
+             str: "a text", type(None): "nothing"}  # fmt: skip
     return kinds.get(type(value), f"a {type(value).__name__}")
+
+
+def parsed_cell(value: Any) -> Any:
+    """The list or object that a cell of a table spells, as JSON or as pandas writes one of Python or numpy; any other
+    value as it is."""
+    cell = value.strip() if isinstance(value, str) else ""
+    if cell[:1] + cell[-1:] not in ("[]", "{}"):
+        return value
+    with suppress(ValueError, RecursionError):
+        return json.loads(cell)
+    if _OF_NUMPY.fullmatch(cell):
+        return [quoted[1:-1] for quoted in re.findall(_QUOTED, cell)]
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        found = ast.literal_eval(cell)
+        return found if isinstance(found, list | dict) else value
+    return value

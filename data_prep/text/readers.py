@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import PrepError, ReadingFailed
-from .cells import is_text
+from .cells import TEXT_COLUMNS, is_text, usual_column
 from .lines import Meter, check_unchanged, text_blocks, text_lines
 from .sources import Source, listing, split_name
 
@@ -36,7 +36,7 @@ def rows(
     Args:
         columns: all that will be asked for (None: all); formats stored by column read no others.
         unusable: called for a row that cannot be read; where it returns, the row is left out.
-        named: columns that a person named. A line that holds one of them is a line of names, however long the others.
+        named: columns that a person named (see `_delimited_rows`).
 
     Raises:
         PrepError: the file cannot be read, or two of its columns have the same name.
@@ -164,7 +164,7 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
     Blank lines above the names of columns, and Excel's "sep=;", are passed over.
 
     Args:
-        names: of columns; where there is none of them, a long one is taken for a text.
+        names: of columns. A line that holds one of them, or a usual one, is a line of names, however long the others.
     """
     lines = text_lines(source, encoding, meter)
     before, delimiter = 0, ""
@@ -185,7 +185,7 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
     reader = csv.reader((line + "\n" for line in chain([first], lines)), **dialect)
     records = _records(reader, source, before, unusable)
     place, header = next(records)
-    _check_header(f"{source.shown}:{place}", header, names)
+    header = _names_of_columns(f"{source.shown}:{place}", header, names)
     for place, fields in records:
         if len(fields) == len(header):
             yield place, dict(zip(header, fields, strict=True))
@@ -220,14 +220,17 @@ def _records(reader: Any, source: Source, before: int, unusable: Unusable) -> It
         has_names = True
 
 
-def _check_header(place: str, header: list[str], names: set[str]) -> None:
-    if any(map(is_text, header)) and names.isdisjoint(header):
+def _names_of_columns(place: str, header: list[str], asked: set[str]) -> list[str]:
+    """The header, once it is known to be one; behind the first column without a name others get one."""
+    if any(map(is_text, header)) and asked.isdisjoint(header) and usual_column(header, TEXT_COLUMNS) is None:
         raise PrepError(
             f"{place} holds texts where the names of columns should be: put a line of names at the top, such as "
             "id,text,label, or pass --text-column if these are names."
         )
     if twice := _repeated(header):
         raise _of_one_name(place, twice)
+    unnamed = [number for number, name in enumerate(header) if not name]
+    return [f"Unnamed: {number}" if number in unnamed[1:] else name for number, name in enumerate(header)]
 
 
 _DELIMITERS = ",;\t|"

@@ -11,15 +11,12 @@ from statistics import fmean, median
 from typing import Any
 
 from ..errors import PrepError
-from .cells import column_names, kind_of, lines_of, usual_column
+from .cells import TEXT_COLUMNS, column_names, kind_of, lines_of, usual_column
 from .lines import Meter, text_blocks
 from .readers import Rows, refuse, rows
 from .sentences import split
 from .sources import Source, listing
 from .wrapping import LineBreaks
-
-TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
-"""Names that a text column usually has, the most usual first."""
 
 LONG_LINE = 40
 """Words. In one file without blank lines, a line with this many is a document."""

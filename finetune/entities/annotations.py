@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from data_prep.text.cells import kind_of
+from data_prep.text.cells import kind_of, parsed_cell
 
 COLUMNS = ("answer", "spans", "_task_hash", "id", "data", "annotations", "completions", "annotation_id")
 """What is asked for here beside the columns of texts and labels."""
@@ -32,7 +32,7 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """A task of Label Studio's export as a row with its data, "id" and "label"; any other row as it is.
 
     Of several annotations of one text the first that was not cancelled is taken; of this the entities, or the choices,
-    joined by semicolons, as are several choices in one column of the JSON-MIN export.
+    joined by semicolons, as are several choices in one column of the JSON-MIN or CSV export.
     """
     data, annotations = row.get("data"), row.get("annotations", row.get("completions"))
     is_task = isinstance(annotations, list) or (annotations is None and row.keys() <= _OF_A_TASK)
@@ -51,7 +51,8 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(value: Any) -> Any:
-    chosen = value.get("choices") if isinstance(value, Mapping) else None
+    found = parsed_cell(value)
+    chosen = found.get("choices") if isinstance(found, Mapping) else None
     return ";".join(map(str, chosen)) if isinstance(chosen, list) else value
 
 

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_prep.text.cells import kind_of, whole_characters
+from data_prep.text.cells import kind_of, parsed_cell, whole_characters
 
 from ..rows import Columns, Example, text_of
 from ..words import joined, words_of
@@ -23,6 +23,8 @@ def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Exam
     words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
     if columns.label is not None and annotations.is_without_entities(row, columns.label):
         tags = []
+    if are_tags(tags := parsed_cell(tags)):
+        words = parsed_cell(words)
     if isinstance(words, str) and not are_tags(tags):
         text = text_of(row, column)
         spans = words_of(text)

@@ -1,10 +1,9 @@
 """Answers to questions in rows: the nested and the flat form of SQuAD, and whether they are where they say."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from data_prep.text.cells import kind_of, whole_characters
+from data_prep.text.cells import kind_of, parsed_cell, whole_characters
 
 Span = tuple[int, int]
 """(start, end) of characters, the end not included."""
@@ -76,9 +75,8 @@ def answers_of(row: Mapping[str, Any], column: str, context: str) -> tuple[Span,
 def _pairs(value: Any, column: str) -> list[tuple[Any, Any]]:
     """(text, start) of each answer."""
     wanted = f'in "{column}", where answers should be, each with "text" and "answer_start"'
-    if isinstance(value, str):
-        value = _parsed(value)
-    if value is None:
+    value = parsed_cell(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise ValueError(f'has no "{column}" (of a question without an answer: an empty list)')
     if isinstance(value, Mapping) and {"text", "answer_start"} <= value.keys():
         texts, starts = (_listed(value[name]) for name in ("text", "answer_start"))
@@ -86,26 +84,14 @@ def _pairs(value: Any, column: str) -> list[tuple[Any, Any]]:
             raise ValueError(f'has {len(texts)} texts and {len(starts)} places of answers in "{column}"')
         return list(zip(texts, starts, strict=True))
     if not isinstance(value, list):
-        raise ValueError(f"has {_kind(value)} {wanted}")
+        raise ValueError(f"has {kind_of(value)} {wanted}")
     if odd := [each for each in value if not isinstance(each, Mapping)]:
-        raise ValueError(f"has {_kind(odd[0])} {wanted}")
+        raise ValueError(f"has {kind_of(odd[0])} {wanted}")
     return [(each.get("text"), each.get("answer_start")) for each in value]
-
-
-def _parsed(value: str) -> Any:
-    """JSON of a cell; the text itself where it is none, and None for no text."""
-    try:
-        return json.loads(value) if value.strip() else None
-    except (ValueError, RecursionError):
-        return value
 
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _kind(value: Any) -> str:
-    return "a text" if isinstance(value, str) else kind_of(value)
 
 
 def _span(text: Any, start: Any, context: str, column: str) -> Span:

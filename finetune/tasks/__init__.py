@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from torch import Tensor
 
-from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.cells import TEXT_COLUMNS
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
@@ -72,6 +72,8 @@ class Form:
     begin: str
     between: str
     end: str
+    key: str | None = None
+    """The column that names the answers, where they are one JSON object."""
 
 
 def entropy(probabilities: np.ndarray) -> np.ndarray:

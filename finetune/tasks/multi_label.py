@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text
+from data_prep.text.cells import is_text, parsed_cell
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.model_card import table
@@ -90,9 +90,9 @@ class MultiLabel(Task):
     # --- rows
 
     def label_of(self, row: Mapping[str, Any], column: str) -> tuple[str, ...]:
-        """The names of a row's labels, of a list or joined by semicolons, each once, in order; an empty list or text is
-        no label. Raises ValueError with what is wrong with it."""
-        value = row.get(column)
+        """The names of a row's labels, of a list (see `parsed_cell`) or joined by semicolons, each once, in order; an
+        empty list or text is no label. Raises ValueError with what is wrong with it."""
+        value = parsed_cell(row.get(column))
         if isinstance(value, str):
             value = [part for part in value.split(SEPARATOR) if part.strip()]
         if not isinstance(value, list | tuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.cells import TEXT_COLUMNS
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForMultipleChoice
 from pretrain.engine.step import Objective

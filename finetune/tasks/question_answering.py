@@ -60,7 +60,7 @@ class QuestionAnswering(Task):
     pair_columns = (("question", "context"), ("question", "passage"), ("question", "paragraph"), ("query", "context"))
     needs_pairs = True
     long_text, reads_everything, prediction_holds_text = "windows", True, True
-    forms = {"squad": Form("{", ",\n", "}\n")}
+    forms = {"squad": Form("{", ",\n", "}\n", key="id")}
     default_metric = "f1"
     num_outputs = 2
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep.console.screen import say
 from data_prep.durable import read_object
-from data_prep.text.cells import usual_column
+from data_prep.text.cells import parsed_cell, usual_column
 
 from ..choices import usual_choices
 from ..questions.answers import are_answers
@@ -47,7 +47,8 @@ def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     usual = [name for task in TASKS.values() if task.needs_labels for name in task.label_columns]
     column = settings.label_column or usual_column(names, usual)
-    words = next((name for name in Tagging.text_columns if any(isinstance(row.get(name), list) for row in rows)), None)
+    lists = (name for name in Tagging.text_columns if any(isinstance(parsed_cell(row.get(name)), list) for row in rows))
+    words = next(lists, None)
     name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())
     # Where the labels show nothing, their column is looked for by the names that are usual for classes.
     is_usual = column is not None and column.lower() in Classification.label_columns
@@ -82,8 +83,9 @@ def kind_of_labels(values: Sequence[Any], words: Sequence[Any] = ()) -> tuple[st
         values: the labels of the first rows.
         words: their words, where a column holds lists of them.
     """
-    alike = [isinstance(a, list) and isinstance(b, list) and len(a) == len(b) for a, b in zip(values, words)]  # noqa: B905
-    values = [value for value in values if value is not None and value != ""]
+    pairs = zip(map(parsed_cell, values), map(parsed_cell, words))  # noqa: B905
+    alike = [isinstance(a, list) and isinstance(b, list) and len(a) == len(b) for a, b in pairs]
+    values = [parsed_cell(value) for value in values if value is not None and value != ""]
     if any(map(are_answers, values)):
         return QuestionAnswering.name, "answers with their places"
     lists = [value for value in values if isinstance(value, list | tuple)]

@@ -1,6 +1,7 @@
 """What tasks have in common: an encoder under a new head, a trained model, names of classes, numbers, items."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -84,6 +85,10 @@ def last_layer(model: BertForSequenceClassification) -> nn.Linear:
     return [part for part in model.classifier.modules() if isinstance(part, nn.Linear)][-1]
 
 
+_WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+
+
 def class_name(value: Any, column: str) -> str:
     """The name of a class, from a text or a whole number; raises ValueError with what is wrong with it."""
     if isinstance(value, float):
@@ -99,7 +104,9 @@ def class_name(value: Any, column: str) -> str:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
-    return whole_characters(" ".join(str(value).split()))
+    name = whole_characters(" ".join(str(value).split()))
+    # pandas writes the numbers of a column that lacks some as fractions.
+    return _WHOLE.sub(r"\1", name)
 
 
 def number(row: Mapping[str, Any], column: str) -> float:
@@ -113,7 +120,9 @@ def number(row: Mapping[str, Any], column: str) -> float:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise ValueError(f'has no "{column}"')
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a number')
+        has_comma = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
+        hint = " (of a decimal comma make a point)" if has_comma else ""
+        raise ValueError(f'has {kind_of(value)} in "{column}", which is not a number{hint}')
     try:
         found = float(value)
     except OverflowError:

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text
-from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.cells import TEXT_COLUMNS, is_text, parsed_cell
 from data_prep.text.sources import listing
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForTokenClassification
@@ -81,9 +80,9 @@ class Tagging(Task):
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """Words where they have tags; where entities have places, the text that these are of."""
-        of_words = any(are_tags(row.get(label)) for row in sample) if label else True
+        of_words = any(are_tags(parsed_cell(row.get(label))) for row in sample) if label else True
         plain = [name for name in self.text_columns if any(isinstance(row.get(name), str) for row in sample)]
-        lists = [name for name in self.text_columns if any(are_tags(row.get(name)) for row in sample)]
+        lists = [name for name in self.text_columns if any(are_tags(parsed_cell(row.get(name))) for row in sample)]
         return [*lists, *plain] if of_words else [*plain, *lists]
 
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:

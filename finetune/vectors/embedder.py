@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from data_prep.durable import read_object
-from data_prep.text.cells import kind_of, whole_characters, words_apart
-from data_prep.text.rules import TEXT_COLUMNS
+from data_prep.text.cells import TEXT_COLUMNS, kind_of, whole_characters, words_apart
 from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision, find_device

@@ -38,7 +38,7 @@ HOSTILE = [
     (row_of([], context=7), 'a number in "context"'),
     (row_of(None), 'no "answers" .*an empty list'),
     (row_of(" "), 'no "answers"'),
-    (row_of("70"), 'a number in "answers", where answers should be'),
+    (row_of("70"), 'a text in "answers", where answers should be'),
     (row_of("seventy"), 'a text in "answers", where answers should be'),
     (row_of("[[["), 'a text in "answers", where answers should be'),
     (row_of(["70"]), 'a text in "answers", where answers should be'),

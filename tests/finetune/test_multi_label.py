@@ -178,6 +178,9 @@ def test_the_temperature_of_labels_takes_back_what_made_them_too_sure():
         (["1.5", "NA", "2"], "regression"),
         ([["a"], [], ["a", "b"]], "multi-label"),
         (["a;b", "a", "b", ""], "multi-label"),
+        (["[]", '["a"]', '["a", "b"]', ""], "multi-label"),
+        (["[]", "['a']", "['a' 'b']"], "multi-label"),
+        (["[a", "a]", "[b]"], "classification"),
         (["of a; b", "of c; d"], "classification"),
         ([None, ""], "classification"),
     ],
@@ -214,7 +217,11 @@ def test_labels_are_lists_or_joined_and_none_is_no_label():
         return MultiLabel().label_of({"labels": value}, "labels")
 
     assert labels(["b", "a", "b"]) == labels("b; a ;b") == ("a", "b")
-    assert labels([]) == labels("") == ()
+    assert labels([]) == labels("") == labels("[]") == labels(" [ ] ") == ()
+    for cell in ('["b", "a"]', "['b', 'a']", "['a' 'b']", "['a'\n \"b\"]", '["a", "b", "a"]'):
+        assert labels(cell) == ("a", "b"), cell
+    assert labels(str(["it's", 'a "b"', "c; d"])) == ('a "b"', "c; d", "it's")
+    assert labels("[a]") == ("[a]",) and labels("[b] 'a' [c]") == ("[b] 'a' [c]",)
     assert labels([1, "x"]) == ("1", "x")
     for value in (None, [None], ["a", ""], ["a", " "], [["a"]], {"a": 1}, [0.5]):
         with pytest.raises(ValueError, match="labels"):

@@ -95,12 +95,13 @@ def test_rows_of_a_column_for_each_choice_that_cannot_be_used_are_said(row, sent
 
 @pytest.mark.parametrize(("choices", "label", "place"), [
     (["x", "y", "z"], 1, 1), (["x", "y", "z"], "1", 1), (["x", "y", "z"], 1.0, 1), (["x", "y", "z"], "B", 1),
+    (["x", "y", "z"], "1.0", 1),
     (["x", "y", "z"], "b", 1), (["x", "y", "z"], " y ", 1), (["1", "2", "3"], 1, 1), (["2", "1", "3"], "1", 1),
     (["10", "20", "30"], "20", 1), (["a  b", "c"], "a b", 0), (["A", "B"], "B", 1),
     ({"text": ["x", "y"], "label": ["A", "B"]}, "B", 1), ({"text": ["x", "y"], "label": ["1", "2"]}, "1", 0),
     ({"text": ["x", "y"], "label": ["1", "2"]}, 1, 0),
     ([{"label": "A", "text": "x"}, {"label": "B", "text": "y"}], "B", 1),
-    ('["x", "y"]', "y", 1),
+    ('["x", "y"]', "y", 1), ("['x' 'y']", "y", 1), (["1.5", "2"], "1.5", 0),
 ])  # fmt: skip
 def test_the_right_choice_is_known_by_name_number_letter_or_text(choices, label, place):
     assert TASK.example("x:1", {"question": "q", "choices": choices, "label": label}, COLUMNS).label == place

@@ -43,10 +43,10 @@ def pair_model(encoder, tmp_path_factory):
 
 @pytest.fixture
 def ask(model, capsys):
-    """(arguments) -> (standard output, standard error) of a prediction that goes well."""
+    """(arguments) -> (standard output, standard error) of a prediction that goes well, or ends with another code."""
 
-    def run(*given, model=model):
-        assert main([f"--model={model}", "--device=cpu", *map(str, given)]) == 0
+    def run(*given, model=model, code=0):
+        assert main([f"--model={model}", "--device=cpu", *map(str, given)]) == code
         return capsys.readouterr()
 
     return run
@@ -204,6 +204,20 @@ def test_an_empty_input_gives_an_empty_output(ask, tmp_path):
     (tmp_path / "empty.txt").touch()
     found = ask(tmp_path / "empty.txt", f"--out={tmp_path / 'x.jsonl'}")
     assert found.err.startswith("0 rows") and (tmp_path / "x.jsonl").read_text() == ""
+    (tmp_path / "empty.csv").write_text("id,text\n")
+    ask(tmp_path / "empty.csv", f"--out={tmp_path / 'x.csv'}")
+    assert (tmp_path / "x.csv").read_text().startswith("predicted_label,probability_")
+
+
+def test_columns_with_long_names_and_without_are_kept(ask, tmp_path):
+    question = "What is the main reason for your visit to the clinic today?"
+    (tmp_path / "a.csv").write_text(f",{question},,note\n0,pain,7,heart rate\n1,pain,8,the patient\n")
+    assert "holds texts where" in ask(tmp_path / "a.csv", code=2).err
+    answered = parsed(ask(tmp_path / "a.csv", "--text-column=note").out)
+    kept = [{name: row[name] for name in ("", question, "Unnamed: 2", "note")} for row in answered]
+    assert [list(row.values()) for row in kept] == [["0", "pain", "7", "heart rate"], ["1", "pain", "8", "the patient"]]
+    (tmp_path / "a.csv").write_text(f"{question},Text\npain,heart rate\n")
+    assert len(parsed(ask(tmp_path / "a.csv").out)) == 1
 
 
 def test_an_error_late_in_the_input_leaves_what_stood_there(model, write_rows, make_rows, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from finetune import predict as predicting
 from finetune.batches import BatchMaker
 from finetune.choose import main as choose
 from finetune.predict import main as predict
@@ -220,6 +221,28 @@ def test_predictions_are_jsonl_columns_and_what_the_official_script_reads(finish
     nameless.write_text('{"question": "what ?", "context": "the heart"}\n')
     given = [str(nameless), f"--model={finished / 'final'}", "--device=cpu", "--format=squad"]
     assert predict(given) == 2 and 'nameless.jsonl:1 has no "id"' in capsys.readouterr().err
+    nameless.write_text('{"id": 7, "question": "what ?", "context": "the heart"}\n' * 2)
+    assert predict(given) == 2 and 'nameless.jsonl:2 has the same "id" as a row before' in capsys.readouterr().err
+
+
+def test_an_id_is_known_again_after_an_interruption(finished, tmp_path, monkeypatch, capsys):
+    rows = [{"id": str(n % 25), "question": "what ?", "context": f'the "heart" {n}'} for n in range(30)]
+    file, out, outputs = tmp_path / "rows.jsonl", tmp_path / "out.json", Predictor.outputs
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+
+    def interrupted(self, examples):
+        if examples[0].text_pair.endswith("10"):
+            raise KeyboardInterrupt
+        return outputs(self, examples)
+
+    given = [str(file), f"--model={finished / 'final'}", f"--out={out}", "--device=cpu", "--format=squad"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Predictor, "outputs", interrupted)
+        assert predict(given) == 130
+    assert predict(given) == 2
+    assert "going on after row 10" in (said := capsys.readouterr().err) and "rows.jsonl:26 has the same" in said
+    assert not out.exists()
 
 
 def test_seeds_answer_together_and_choose_what_to_label(finished, files, tmp_path):

@@ -1,5 +1,7 @@
 """Tagging: rows of all kinds, learning, prediction, and what is refused."""
 
+import csv
+import io
 import json
 import random
 from dataclasses import replace
@@ -193,8 +195,16 @@ def test_all_forms_of_the_same_rows_are_the_same_examples(sentences, tmp_path):
             for t, found in spans
         ]),
     }  # fmt: skip
+    tables = {
+        "h.csv": (("tokens", "tags"), [([w for w, _ in row], [t for _, t in row]) for row in rows]),
+        "i.csv": (("text", "label"), [(text, json.dumps([list(m) for m in found])) for text, found in spans]),
+    }
+    for name, (columns, cells) in tables.items():
+        content = io.StringIO()
+        csv.writer(content).writerows([columns, *cells])
+        contents[name] = content.getvalue()
     for name, content in contents.items():
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(content, newline="")
         dataset = read_dataset(FinetuneSettings(train=str(tmp_path / name)))
         found = sorted((*dataset.train, *dataset.validation), key=lambda e: int(e.place.rsplit(":", 1)[1]))
         got = [(tuple(e.text[a:b] for a, b in e.words), e.label) for e in found]
@@ -436,6 +446,16 @@ def test_tasks_of_label_studio_are_read_from_columns_too(tmp_path):
     assert {example.label for example in dataset.train} == {("O", "B-organ", "O")}
 
 
+def test_several_choices_of_label_studio_are_labels_in_csv_too(tmp_path):
+    labels = ["a", '{"choices": ["a", "b"]}']
+    content = io.StringIO()
+    rows = [(n, f"the heart {n}", labels[n % 2], 7) for n in range(40)]
+    csv.writer(content).writerows([("id", "text", "label", "annotation_id"), *rows])
+    (tmp_path / "train.csv").write_text(content.getvalue(), newline="")
+    dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "train.csv")))
+    assert dataset.task.name == "multi-label" and dataset.task.labels == ["a", "b"]
+
+
 def test_rows_that_were_accepted_in_prodigy_without_an_entity_have_none():
     row, columns = {"text": "the heart", "_task_hash": 7}, Columns(("text",), "spans")
     assert Tagging().example("x:1", {**row, "answer": "accept"}, columns).label == ("O", "O")
@@ -565,6 +585,7 @@ def test_forms_of_annotation_tools_are_for_tagging_alone(encoder, tmp_path, make
     ("values", "words", "task"),
     [
         ([["O", "B-x"]], [["a", "b"]], "tagging"),
+        (['["O", "B-x"]'], ["['a' 'b']"], "tagging"),
         ([["x"], ["y", "z"]], [["a", "b"], ["c", "d", "e"]], "multi-label"),
         ([[[0, 1, "x"]], []], (), "tagging"),
         ([[{"start": 0, "end": 1, "label": "x"}]], (), "tagging"),
