@@ -113,8 +113,8 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     most = max(_REMEDIES, key=lambda reason: pairs["unlabelled_because"][reason.name.lower()])
     if pairs["next"] == 0:
         found.append(
-            "Next-sentence prediction is off: no example carries a next-sentence label; most frequent reason: "
-            f"{_REASONS[most]}. Training goes on with masked words alone; {_REMEDIES[most]}."
+            "No example carries a next-sentence label, so that these cannot be learned; most frequent reason: "
+            f"{_REASONS[most]}. Words are learned all the same; {_REMEDIES[most]}."
         )
     elif pairs["unlabelled"] > 0.2 * pairs["examples"]:
         found.append(

@@ -76,22 +76,35 @@ def base_model(settings: PretrainSettings) -> tuple[BertConfig | None, bool]:
     at too.
 
     Raises:
-        PretrainError, PrepError: one of the two is no model, or they do not fit each other (see `check_teacher`).
+        PretrainError, PrepError: one of the two is no model, or knows no second text where pairs are to be learned, or
+            they do not fit each other (see `check_teacher`).
     """
     with model_mistakes(PretrainError):
         start, teacher = (
             None if folder is None else read_pretrainable(folder) for folder in (settings.starts_from, settings.teacher)
         )
         has_head = settings.starts_from is None or has_mlm_head(settings.starts_from)
+    for folder, config in ((settings.starts_from, start), (settings.teacher, teacher)):
+        if config is not None and settings.learns_pairs and config.type_vocab_size < 2:
+            raise PretrainError(
+                f"{folder} knows no second text of a pair (its type_vocab_size is {config.type_vocab_size}), which "
+                f"--objective {settings.objective} learns from: give --objective mlm"
+            )
     if teacher is not None:
         check_teacher(settings, teacher, start)
     return start, has_head
 
 
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:
-    """Whether `out` holds the results of this budget and objective on the corpus of this digest."""
+    """Whether `out` holds a model and the results of this budget and objective on the corpus of this digest."""
     results = read_object(out / "results.json", budget=str, prepared=str, validation=dict)
-    if results is None or results["prepared"] != corpus or not objective.facts.items() <= results.items():
+    is_there = (out / "final" / "config.json").is_file()
+    if (
+        not is_there
+        or results is None
+        or results["prepared"] != corpus
+        or not objective.facts.items() <= results.items()
+    ):
         return False
     named, learned = results["validation"].keys(), {name for part in objective.parts for name in part.metrics[:1]}
     is_same = learned <= named <= set(objective.metrics)
@@ -236,6 +249,11 @@ class Pretraining:
         """The checkpoint to go on from: the newest, or of a schedule that is extended the last one before its decay."""
         newest = self.checkpoints.newest_intact()
         if newest is None:
+            if (self.out / "final").exists():
+                raise PretrainError(
+                    f"{self.out} holds a finished model and no checkpoint to go on from: give another --out, with "
+                    f"--init-from {self.out / 'final'} to begin with its weights"
+                )
             return None
         state = read_state(newest, ())
         # Before any later checkpoint is removed.

@@ -101,7 +101,7 @@ def as_before(
         say(sentence)
     kept = {name for name, value in now.items() if value == "auto" and name not in aside | again.keys()}
     now |= {name: before[name] for name in kept}
-    aside |= may_differ | again.keys()
+    aside |= may_differ | again.keys() | _same_folders(before, now)
     comparable = [{k: v for k, v in values.items() if k not in aside} for values in (before, now)]
     found = command_line.differences(*comparable)
     if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
@@ -111,6 +111,15 @@ def as_before(
             f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
         )
     return command_line.from_dict(type(settings), now, source=str(path))
+
+
+def _same_folders(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Names of the settings that spell the path of one folder in two ways."""
+    return {
+        name
+        for name in ("init_from", "teacher", "model")
+        if before.get(name) and now.get(name) and os.path.realpath(before[name]) == os.path.realpath(now[name])
+    }
 
 
 def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:

@@ -202,10 +202,12 @@ CASES = {
         text("\n".join(f"{WORDS[n % 15]}{n % 7}{n}" for n in range(5000))),
         {"document": "line"},
         {"documents": 5000},
-        ("Next-sentence prediction is off",),
+        ("No example carries a next-sentence label",),
     ),
     "one document": Case(
-        text("\n".join(sentences(4000))), numbers={"documents": 1}, said=("Next-sentence prediction is off",)
+        text("\n".join(sentences(4000))),
+        numbers={"documents": 1},
+        said=("No example carries a next-sentence label",),
     ),
     "everything twice": Case(
         text(articles() + "\n" + articles()), numbers={"duplicates": 12}, said=("50% of the documents were exact",)

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_metrics_have_a_row_every_few_steps_and_an_evaluation_a_quarter(finished
     assert training == list(range(4, 25, 4))
     assert held_out == [6, 12, 18, 24]
     assert all(row["nsp_loss"] > 0 and row["learning_rate"] > 0 for row in found if "validation" not in row)
+
+
+def test_a_model_whose_checkpoints_are_gone_is_not_replaced(prepared, finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "checkpoints")
+    kept = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != ".lock"}
+    assert main(arguments(prepared, out, "32steps")) == 2
+    assert "holds a finished model and no checkpoint to go on from" in capsys.readouterr().err
+    assert same_weights(out, finished) and all((out / name).read_bytes() == kept[name] for name in kept)
+    assert main(arguments(prepared, out)) == 0
+    assert "holds this run, finished" in capsys.readouterr().out
+
+
+def test_a_model_that_is_gone_is_made_of_the_last_checkpoint(prepared, finished, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "final")
+    assert main(arguments(prepared, out)) == 0
+    assert "Going on from" in capsys.readouterr().out and same_weights(out, finished)
 
 
 def test_the_latest_checkpoints_and_the_best_are_kept(finished):
@@ -319,8 +340,26 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert "initialised at random" in capsys.readouterr().out
     config = json.loads((out / "final" / "config.json").read_text())
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
+    assert main([*options, f"--init-from={tmp_path}/./hf/"]) == 0
+    assert "holds this run, finished" in capsys.readouterr().out
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
     assert "--preset cannot be combined with --init-from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["init-from", "teacher"])
+def test_a_model_that_knows_no_pairs_is_asked_for_words_alone(prepared, tmp_path, capsys, option):
+    from transformers import BertConfig, BertForPreTraining
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    sizes |= {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 64, "type_vocab_size": 1}
+    BertForPreTraining(BertConfig(**sizes)).save_pretrained(tmp_path / "hf")
+    prepared.tokenizer.save(tmp_path / "hf", 64)
+    options = [a for a in arguments(prepared, tmp_path / "run", budget="2steps") if "preset" not in a]
+    assert main([*options, f"--{option}={tmp_path / 'hf'}"]) == 2
+    said = capsys.readouterr().err
+    assert "knows no second text of a pair" in said and "give --objective mlm" in said
+    assert not (tmp_path / "run").exists()
+    assert main([*options, f"--{option}={tmp_path / 'hf'}", "--objective=mlm"]) == 0
 
 
 def test_a_model_without_an_mlm_head_gets_one_that_knows_word_frequencies(prepared, tmp_path):
