@@ -113,7 +113,7 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
     most = max(_REMEDIES, key=lambda reason: pairs["unlabelled_because"][reason.name.lower()])
     if pairs["next"] == 0:
         found.append(
-            "No example carries a next-sentence label, so that these cannot be learned; most frequent reason: "
+            "No example carries a next-sentence label, so next sentences cannot be learned; most frequent reason: "
             f"{_REASONS[most]}. Words are learned all the same; {_REMEDIES[most]}."
         )
     elif pairs["unlabelled"] > 0.2 * pairs["examples"]:

@@ -4,11 +4,12 @@ the step under way is finished and saved before the process ends."""
 import ctypes
 import os
 import signal
+import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn, Self
 
@@ -48,7 +49,7 @@ def left_as_found() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Seconds in which a launcher passes on a signal that its processes have got as well.
 _ECHO = 5.0
 
@@ -58,13 +59,24 @@ def has_launcher() -> bool:
     return "WORLD_SIZE" in os.environ
 
 
+def _leave_terminal() -> None:
+    """What is printed goes nowhere, where it went to a terminal: writing to one that is closed fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
 class Interruption:
     """Handles the signals while it is entered in the main thread; the handlers found are put back.
 
     The first signal of a kind raises `Interrupted` where nothing is under way that must be finished, and is otherwise
     noted in `requested`; the second one of that kind ends the process at once. (A launcher passes on what it gets, as a
     SIGTERM, to processes that may have seen it already: one signal of each kind is one request, and under a launcher so
-    are those of a few seconds.)
+    are those of a few seconds.) SIGHUP, which comes when a terminal is closed, is let be where it is ignored (nohup);
+    what would be printed there is dropped.
     """
 
     def __init__(self) -> None:
@@ -75,7 +87,9 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            watched = [number for number in _SIGNALS if not (is_kept and number == signal.SIGHUP)]
+            self._before = {number: signal.signal(number, self._handle) for number in watched}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -89,6 +103,8 @@ class Interruption:
                 os.kill(os.getpid(), number)
             return
         self._seen[number] = time.monotonic()
+        if number == signal.SIGHUP:
+            _leave_terminal()
         is_first = self.requested is None
         self.requested = signal.Signals(number).name
         if not self._deferred:

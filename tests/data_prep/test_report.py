@@ -46,8 +46,8 @@ def test_sound_text_is_left_alone():
 
 
 @pytest.mark.parametrize(("facts", "words"), [
-    (changed("pairs", next=0), "No example carries a next-sentence label, so that these cannot be learned; most"),
-    (changed("pairs", next=0, unlabelled_because=NO_ROOM), "Words are learned all the same; a larger --sequence-length"),
+    (changed("pairs", next=0), "No example carries a next-sentence label, so next sentences cannot be learned; most"),
+    (changed("pairs", next=0, unlabelled_because=NO_ROOM), "Words are learned all the same; a larger"),
     (changed("pairs", unlabelled=300), "30% of the examples carry no next-sentence label; most frequent reason: the"),
     (changed("pairs", unlabelled=300, unlabelled_because=NO_ROOM), "no neighbour fits. Their words are learned all"),
     (changed("text", unk_rate=0.002), "0.20% of the tokens are [UNK]"),

@@ -1,15 +1,19 @@
-"""SIGTERM and SIGINT: what was done is saved, the run goes on with the command that is printed, and nothing hangs."""
+"""SIGTERM, SIGINT, SIGHUP: what was done is saved, the run goes on with the command that is printed, nothing hangs."""
 
+import fcntl
+import os
+import pty
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from termios import TIOCSCTTY
 
 import hooks
 import pytest
-from lives import Forked, Life, one_thread
+from lives import ROOT, Forked, Life, one_thread
 from runs import Seen, differences, rows_of
 
 from pretrain.run import main
@@ -72,6 +76,26 @@ def test_the_second_sigterm_ends_the_process_at_once(job, tmp_path):
         assert life.wait_until(lambda: "once more to stop at once" in life.err, seconds=1)
         life.signal(signal.SIGTERM)
         assert life.wait(1) == -signal.SIGTERM
+
+
+def test_a_terminal_that_is_closed_costs_nothing(job, finished, tmp_path):
+    out = tmp_path / "out"
+    seen = Seen(out, job)
+    person, terminal = pty.openpty()
+    command = [sys.executable, "-m", job.module, *job.given(out)]
+    options = {"env": one_thread(), "start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, TIOCSCTTY, 0)}
+    run = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, **options)
+    os.close(terminal)
+    deadline = time.monotonic() + 120
+    while seen.last()[0] < 4:
+        assert time.monotonic() < deadline and run.poll() is None
+        time.sleep(0.004)
+    os.close(person)
+    assert run.wait(30) == INTERRUPTED
+    assert seen.newest() == seen.last()[0] < job.steps
+    with job.fork(out, tmp_path / "again") as life:
+        assert life.wait() == 0
+    assert not differences(out, finished, same_checkpoints=False)
 
 
 SIGNALLED = """
