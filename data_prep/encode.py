@@ -246,10 +246,11 @@ class _Context(multiprocessing.context.SpawnContext):
 def _begin() -> None:
     """A worker of a killed process would wait for its next block for ever: it holds both ends of the queue.
 
-    A Ctrl-C, which the terminal sends to all processes, is the parent's matter.
+    A Ctrl-C and the end of a terminal, which all processes are told of, are the parent's matter.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 

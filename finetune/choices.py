@@ -154,17 +154,21 @@ def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f'has {kind_of(value)} in "{column}", which names no choice')
     label = " ".join(str(value).split())
+    same = {place for place, text in enumerate(texts) if " ".join(text.split()) == label}
+    # pandas writes the numbers of a column that lacks some as fractions.
+    whole = re.fullmatch(r"([+-]?\d{1,9})\.0+", label)
+    if whole and label not in names and not same:
+        label = whole[1]
     if label in names:
         return names.index(label)
-    whole = re.fullmatch(r"([+-]?\d{1,9})(\.0+)?", label)
-    number = int(whole[1]) if whole else None
+    number = int(label) if re.fullmatch(r"[+-]?\d{1,9}", label) else None
     place = None if number is None else number - first_number
     if isinstance(value, int):
         found = {place}
     else:
         is_letter = not names and len(label) == 1 and label.isascii() and label.isalpha()
         found = {place, ord(label.upper()) - ord("A") if is_letter else None}
-        found |= {place for place, text in enumerate(texts) if " ".join(text.split()) == label}
+        found |= same
     possible = {place for place in found if place is not None and 0 <= place < len(texts)}
     if len(possible) > 1:
         raise ValueError(f'has a "{column}" that is the number or letter of one choice and the text of another')

@@ -95,16 +95,17 @@ def base_model(settings: PretrainSettings) -> tuple[BertConfig | None, bool]:
     return start, has_head
 
 
+def holds_model(out: Path) -> bool:
+    """Whether a run has left its model."""
+    return all((out / "final" / name).is_file() for name in ("config.json", "model.safetensors"))
+
+
 def is_finished(settings: PretrainSettings, out: Path, corpus: str, objective: PretrainingObjective) -> bool:
     """Whether `out` holds a model and the results of this budget and objective on the corpus of this digest."""
     results = read_object(out / "results.json", budget=str, prepared=str, validation=dict)
-    is_there = (out / "final" / "config.json").is_file()
-    if (
-        not is_there
-        or results is None
-        or results["prepared"] != corpus
-        or not objective.facts.items() <= results.items()
-    ):
+    if results is None or not holds_model(out):
+        return False
+    if results["prepared"] != corpus or not objective.facts.items() <= results.items():
         return False
     named, learned = results["validation"].keys(), {name for part in objective.parts for name in part.metrics[:1]}
     is_same = learned <= named <= set(objective.metrics)
@@ -249,7 +250,7 @@ class Pretraining:
         """The checkpoint to go on from: the newest, or of a schedule that is extended the last one before its decay."""
         newest = self.checkpoints.newest_intact()
         if newest is None:
-            if (self.out / "final").exists():
+            if holds_model(self.out):
                 raise PretrainError(
                     f"{self.out} holds a finished model and no checkpoint to go on from: give another --out, with "
                     f"--init-from {self.out / 'final'} to begin with its weights"

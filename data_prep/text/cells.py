@@ -5,6 +5,7 @@ import json
 import math
 import re
 import unicodedata
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -18,9 +19,9 @@ TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 # Thai, Lao, Burmese, Khmer: written without spaces. Some of their texts have a mark of no width between words.
 _WORD_BREAK = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b+")
-# A list of texts as numpy shows it, which pandas writes into a cell: no comma stands between them.
-_QUOTED = r"""(?:'[^'\\]*'|"[^"\\]*")"""
-_OF_NUMPY = re.compile(rf"\[\s*{_QUOTED}(?:\s+{_QUOTED})+\s*\]")
+# A list of texts or whole numbers as numpy shows it, which pandas writes into a cell: no comma stands between them.
+_ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
+_OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")
 # A whole number, also with zeros before it, or once read as a fraction.
 _WHOLE = re.compile(r"^(-?)0*(\d+)(?:\.0+)?$")
 
@@ -103,9 +104,11 @@ def parsed_cell(value: Any) -> Any:
         return value
     with suppress(ValueError, RecursionError):
         return json.loads(cell)
-    if _OF_NUMPY.fullmatch(cell):
-        return [quoted[1:-1] for quoted in re.findall(_QUOTED, cell)]
-    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        found = ast.literal_eval(cell)
+    # Python joins texts that stand side by side.
+    joined = "[" + ", ".join(re.findall(_ITEM, cell)) + "]" if _OF_NUMPY.fullmatch(cell) else cell
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
+        # Of backslashes in texts.
+        warnings.simplefilter("ignore")
+        found = ast.literal_eval(joined)
         return found if isinstance(found, list | dict) else value
     return value

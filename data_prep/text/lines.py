@@ -19,6 +19,8 @@ from .sources import Source
 
 _CHUNK = 1 << 20
 _BINARY_CHECK = 1 << 16
+# They spell half of a surrogate pair, too.
+_WITH_HALVES = ("utf-7", "unicode-escape", "raw-unicode-escape")
 # What Windows calls encodings where it saves a file.
 _OF_WINDOWS = {"ansi": "cp1252", "unicode": "utf-16"}
 
@@ -44,7 +46,7 @@ def check_encoding(encoding: str) -> None:
         known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values()) if _is_text_encoding(name)})
         near = [_OF_WINDOWS[asked]] if asked in _OF_WINDOWS else difflib.get_close_matches(asked, known, n=3)
         near = " or ".join(near or ["utf-8", "cp1252"])
-        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.') from None
+        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.')
 
 
 def _is_text_encoding(name: str) -> bool:
@@ -116,6 +118,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     asked, encoding = encoding, encoding_of(source, encoding)
     decoder = codecs.getincrementaldecoder(encoding)()
     # Python's own translation of CR LF and CR, which also sees a pair that lies across two pieces.
+    has_halves = codecs.lookup(encoding).name in _WITH_HALVES
     translator = io.IncrementalNewlineDecoder(decoder, translate=True)
     seen, line, first = 0, 1, True
     for chunk in chain(byte_chunks(source, meter), [b""]):
@@ -142,8 +145,8 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             raise PrepError(f"{source.shown} is not valid {encoding} {problem}; {remedy}.") from None
         seen += len(chunk)
         line += text.count("\n")
-        # Some codecs write half of a surrogate pair (utf-7, unicode_escape).
-        text = whole_characters(text)
+        if has_halves:
+            text = whole_characters(text)
         if text:
             yield text.removeprefix("\ufeff") if first else text
             first = False

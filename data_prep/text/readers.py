@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import PrepError, ReadingFailed
-from .cells import TEXT_COLUMNS, is_text, usual_column
+from .cells import is_text
 from .lines import Meter, check_unchanged, text_blocks, text_lines
 from .sources import Source, listing, split_name
 
@@ -164,7 +164,7 @@ def _delimited_rows(source: Source, encoding: str, meter: Meter, unusable: Unusa
     Blank lines above the names of columns, and Excel's "sep=;", are passed over.
 
     Args:
-        names: of columns. A line that holds one of them, or a usual one, is a line of names, however long the others.
+        names: of columns. A line that holds one of them is a line of names, however long the others.
     """
     lines = text_lines(source, encoding, meter)
     before, delimiter = 0, ""
@@ -211,7 +211,9 @@ def _records(reader: Any, source: Source, before: int, unusable: Unusable) -> It
             is_unclosed = "end of data" in str(error)
             left_out = unusable if has_names and not is_unclosed else refuse
             remedy = "look for an unclosed quote" if is_unclosed else "double each quote inside a quoted field"
-            left_out(source.shown, place, f"is not valid {source.format} ({error})", remedy)
+            end = before + reader.line_num
+            lines = f", with all up to line {end}," if end > place and not is_unclosed else ""
+            left_out(source.shown, place, f"is not valid {source.format}{lines} ({error})", remedy)
             continue
         if fields is None:
             return
@@ -221,16 +223,17 @@ def _records(reader: Any, source: Source, before: int, unusable: Unusable) -> It
 
 
 def _names_of_columns(place: str, header: list[str], asked: set[str]) -> list[str]:
-    """The header, once it is known to be one; behind the first column without a name others get one."""
-    if any(map(is_text, header)) and asked.isdisjoint(header) and usual_column(header, TEXT_COLUMNS) is None:
+    """The header, once it is known to be one. Of columns without a name all but the first get one."""
+    if any(map(is_text, header)) and asked.isdisjoint(header):
         raise PrepError(
             f"{place} holds texts where the names of columns should be: put a line of names at the top, such as "
             "id,text,label, or pass --text-column if these are names."
         )
-    if twice := _repeated(header):
-        raise _of_one_name(place, twice)
     unnamed = [number for number, name in enumerate(header) if not name]
-    return [f"Unnamed: {number}" if number in unnamed[1:] else name for number, name in enumerate(header)]
+    names = [f"Unnamed: {number}" if number in unnamed[1:] else name for number, name in enumerate(header)]
+    if twice := _repeated(names):
+        raise _of_one_name(place, twice)
+    return names
 
 
 _DELIMITERS = ",;\t|"

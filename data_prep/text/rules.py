@@ -244,7 +244,7 @@ class RuleFinder:
             if name and name not in columns:
                 near = [found for found in difflib.get_close_matches(name, columns) if found != text_column][:1]
                 if not near and option == "--text-column":
-                    near = [found for found in TEXT_COLUMNS if found in columns][:1]
+                    near = [found for found in [usual_column(columns, TEXT_COLUMNS)] if found]
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
                     f'{source.shown} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}'

@@ -128,7 +128,7 @@ def resolve(
             name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
             sources.setdefault(path, Source(name, place, "hub"))
             continue
-        for name, file in _files(path, ignored, labelled):
+        for name, file in _files(path, ignored, labelled, exclude):
             if exclude.covers(name, file):
                 continue
             kind = file_format(name, labelled)
@@ -140,33 +140,41 @@ def resolve(
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
             sources.setdefault(os.path.realpath(file), source)
     # What is of no known format is left out anyway.
-    ignored = [name for name in dict.fromkeys(ignored) if not exclude.covers(name, name)]
+    ignored = [name for name in ignored if not exclude.covers(name, name)]
     if not sources:
         raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out.")
     return list(sources.values()), list(map(_printable, ignored))
 
 
-def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str]]:
-    """(name, path) of the files that one argument stands for; those of no known format go to `ignored`."""
+def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) -> list[tuple[str, str]]:
+    """(name, path) of the files that one argument stands for; those of no known format go to `ignored`.
+
+    A pattern passes over folders of runs and models, but where labelled texts are meant: predictions stand there.
+    """
+    left_out: dict[Path, None] = {}
     if os.path.isfile(path):
         return [(os.path.basename(path), path)]
     if os.path.isdir(path):
-        if _is_written_by_us(path):
+        if not labelled and _is_written_by_us(path, least=2):
             raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder.")
         found = _folder(path, ignored)
     else:
         found = []
         begin, is_ours = _fixed_part(path), cache(_is_written_by_us)
         for match in sorted(glob.glob(path, recursive=True)):
-            inside = takewhile(lambda folder: folder != begin, (Path(match), *Path(match).parents))
-            if ours := next(filter(is_ours, inside), None):
-                ignored.append(_left_out(os.path.relpath(ours, begin)))
-            elif os.path.isdir(match):
+            is_folder, place = os.path.isdir(match), Path(match)
+            inside = takewhile(lambda folder: folder != begin, (*([place] if is_folder else ()), *place.parents))
+            if not labelled and (ours := next(filter(is_ours, inside), None)):
+                left_out[ours] = None
+                exclude.covers(place.name, match)
+            elif is_folder:
                 found += _folder(match, ignored)
             elif os.path.exists(match):
                 found.append((os.path.basename(match), match))
             else:
                 ignored.append(os.path.basename(match))
+        names = [_left_out(Path(os.path.relpath(folder, begin)).as_posix()) for folder in left_out]
+        ignored += [name for name in names if name not in ignored]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
     # Many things are written as JSON: an array of rows is one that is named.
@@ -174,7 +182,8 @@ def _files(path: str, ignored: list[str], labelled: bool) -> list[tuple[str, str
     usable = [pair for pair, also in zip(found, known, strict=True) if file_format(pair[0], also)]
     ignored += [pair[0] for pair, also in zip(found, known, strict=True) if not file_format(pair[0], also)]
     if not usable:
-        others = f"{len(found)} files of other formats" if found else "nothing is there"
+        nothing = "only runs and models are there" if left_out else "nothing is there"
+        others = f"{len(found)} files of other formats" if found else nothing
         remedy = _conversion([name for name, _ in found]) + f"give {FORMATS}"
         raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}.")
     return usable
@@ -225,12 +234,13 @@ def _fixed_part(pattern: str) -> Path:
     return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))
 
 
-def _is_written_by_us(folder: str | Path) -> bool:
+def _is_written_by_us(folder: str | Path, least: int = 1) -> bool:
+    """Whether a folder holds a prepared corpus, a run or a model, by one of the marks of at least so many files."""
     try:
         names = set(os.listdir(folder))
     except OSError:
         return False
-    return any(mark <= names for mark in _WRITTEN_BY_US)
+    return any(mark <= names for mark in _WRITTEN_BY_US if len(mark) >= least)
 
 
 def _nearest_name(path: str) -> str:

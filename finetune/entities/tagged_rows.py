@@ -23,8 +23,9 @@ def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Exam
     words, tags = row.get(column), None if columns.label is None else row.get(columns.label)
     if columns.label is not None and annotations.is_without_entities(row, columns.label):
         tags = []
-    if are_tags(tags := parsed_cell(tags)):
-        words = parsed_cell(words)
+    tags = parsed_cell(tags)
+    if _are_words(found := parsed_cell(words), tags, columns):
+        words = found
     if isinstance(words, str) and not are_tags(tags):
         text = text_of(row, column)
         spans = words_of(text)
@@ -40,6 +41,16 @@ def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Exam
     if label is not None and len(label) != len(spans):
         raise ValueError(f'has {len(spans)} words in "{column}" and {len(label)} tags in "{columns.label}"')
     return Example(place, text, label=label, words=tuple(spans))
+
+
+def _are_words(found: Any, tags: Any, columns: Columns) -> bool:
+    """Whether what a cell spells is a list of words, and no text in brackets: there is a tag for each, or, without
+    tags, the column is one of words."""
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        return False
+    if columns.label is None:
+        return columns.texts[0].lower() in ("tokens", "words")
+    return isinstance(tags, list) and len(tags) == len(found)
 
 
 def are_tags(value: Any) -> bool:

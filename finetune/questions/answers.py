@@ -57,8 +57,8 @@ def answers_of(row: Mapping[str, Any], column: str, context: str) -> tuple[Span,
     """Where the answers of a row are in its context, the first one first; none for a question without an answer.
 
     Args:
-        column: holds {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, or JSON of either; it
-            may be empty where the row is said to be impossible.
+        column: holds {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, or a cell that
+            spells either; it may be empty where the row is said to be impossible.
 
     Raises:
         ValueError: with what is wrong.

@@ -85,7 +85,6 @@ def last_layer(model: BertForSequenceClassification) -> nn.Linear:
     return [part for part in model.classifier.modules() if isinstance(part, nn.Linear)][-1]
 
 
-_WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 
 
@@ -104,9 +103,7 @@ def class_name(value: Any, column: str) -> str:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
-    name = whole_characters(" ".join(str(value).split()))
-    # pandas writes the numbers of a column that lacks some as fractions.
-    return _WHOLE.sub(r"\1", name)
+    return whole_characters(" ".join(str(value).split()))
 
 
 def number(row: Mapping[str, Any], column: str) -> float:

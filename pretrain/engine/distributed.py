@@ -131,14 +131,15 @@ def joined(wanted: str) -> Iterator[World]:
             yield world
     except (Exception, Interrupted) as error:
         # The launcher ends the processes that are left with a signal; they may say why first.
-        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             _end(world, error)
         except dist.DistNetworkError:
             _end_without_store(world, error)
         finally:
             _leave(world)
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         raise
     # What still refers to the group keeps its threads alive, and these can abort a process that ends.
     gc.collect()

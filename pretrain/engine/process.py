@@ -2,10 +2,11 @@
 the step under way is finished and saved before the process ends."""
 
 import ctypes
+import errno
 import os
 import signal
-import stat
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -60,12 +61,15 @@ def has_launcher() -> bool:
 
 
 def _leave_terminal() -> None:
-    """What is printed goes nowhere, where it went to a terminal: writing to one that is closed fails."""
+    """What is printed goes nowhere, where it went to the terminal that was closed: writing there fails."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(stream).st_mode):
-                os.dup2(nowhere, stream)
+            try:
+                termios.tcgetattr(stream)
+            except termios.error as error:
+                if error.args[0] == errno.EIO:
+                    os.dup2(nowhere, stream)
     os.close(nowhere)
 
 
@@ -75,8 +79,8 @@ class Interruption:
     The first signal of a kind raises `Interrupted` where nothing is under way that must be finished, and is otherwise
     noted in `requested`; the second one of that kind ends the process at once. (A launcher passes on what it gets, as a
     SIGTERM, to processes that may have seen it already: one signal of each kind is one request, and under a launcher so
-    are those of a few seconds.) SIGHUP, which comes when a terminal is closed, is let be where it is ignored (nohup);
-    what would be printed there is dropped.
+    are those of a few seconds.) SIGHUP, which comes when a terminal is closed, and more than once, is let be where it
+    is ignored (nohup); what would be printed there is dropped.
     """
 
     def __init__(self) -> None:
@@ -98,7 +102,9 @@ class Interruption:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in self._seen:
-            if time.monotonic() - self._seen[number] > _ECHO * has_launcher():
+            # Shell and kernel both say that a terminal is closed.
+            is_meant = number != signal.SIGHUP and time.monotonic() - self._seen[number] > _ECHO * has_launcher()
+            if is_meant:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return

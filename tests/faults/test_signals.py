@@ -84,14 +84,14 @@ def test_a_terminal_that_is_closed_costs_nothing(job, finished, tmp_path):
     person, terminal = pty.openpty()
     command = [sys.executable, "-m", job.module, *job.given(out)]
     options = {"env": one_thread(), "start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, TIOCSCTTY, 0)}
-    run = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, **options)
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, **options)
     os.close(terminal)
     deadline = time.monotonic() + 120
     while seen.last()[0] < 4:
-        assert time.monotonic() < deadline and run.poll() is None
+        assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.004)
     os.close(person)
-    assert run.wait(30) == INTERRUPTED
+    assert process.wait(30) == INTERRUPTED
     assert seen.newest() == seen.last()[0] < job.steps
     with job.fork(out, tmp_path / "again") as life:
         assert life.wait() == 0
@@ -121,6 +121,12 @@ def test_a_launcher_repeats_a_signal_within_seconds_and_a_person_means_it(number
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
     assert done.stdout == f"{number.name}\n" * survived
     assert done.returncode == -number and done.stderr.count("once more to stop at once") == 1
+
+
+def test_shell_and_kernel_both_say_that_a_terminal_is_closed():
+    command = [sys.executable, "-c", SIGNALLED, str(int(signal.SIGHUP)), "0", "0.0002", "1"]
+    done = subprocess.run(command, env=one_thread(), capture_output=True, text=True, timeout=30)
+    assert done.stdout == "SIGHUP\n" * 3 and "stopped by SIGHUP: what was saved before is there" in done.stderr
 
 
 def is_importing(life: Life) -> bool:

@@ -221,6 +221,8 @@ def test_labels_are_lists_or_joined_and_none_is_no_label():
     for cell in ('["b", "a"]', "['b', 'a']", "['a' 'b']", "['a'\n \"b\"]", '["a", "b", "a"]'):
         assert labels(cell) == ("a", "b"), cell
     assert labels(str(["it's", 'a "b"', "c; d"])) == ('a "b"', "c; d", "it's")
+    assert labels(str(np.array(["a\\b", "it's"], dtype=object))) == ("a\\b", "it's")
+    assert labels("[3 -1\n 12]") == ("-1", "12", "3") and labels("['\\d']") == ("\\d",)
     assert labels("[a]") == ("[a]",) and labels("[b] 'a' [c]") == ("[b] 'a' [c]",)
     assert labels([1, "x"]) == ("1", "x")
     for value in (None, [None], ["a", ""], ["a", " "], [["a"]], {"a": 1}, [0.5]):

@@ -102,6 +102,7 @@ def test_rows_of_a_column_for_each_choice_that_cannot_be_used_are_said(row, sent
     ({"text": ["x", "y"], "label": ["1", "2"]}, 1, 0),
     ([{"label": "A", "text": "x"}, {"label": "B", "text": "y"}], "B", 1),
     ('["x", "y"]', "y", 1), ("['x' 'y']", "y", 1), (["1.5", "2"], "1.5", 0),
+    (["0.5", "1.0", "1.5", "2.0"], "2.0", 3), ({"text": ["x", "y"], "label": ["1", "2"]}, "1.0", 0),
 ])  # fmt: skip
 def test_the_right_choice_is_known_by_name_number_letter_or_text(choices, label, place):
     assert TASK.example("x:1", {"question": "q", "choices": choices, "label": label}, COLUMNS).label == place

@@ -446,6 +446,18 @@ def test_tasks_of_label_studio_are_read_from_columns_too(tmp_path):
     assert {example.label for example in dataset.train} == {("O", "B-organ", "O")}
 
 
+def test_a_text_in_brackets_is_no_list_of_words():
+    def words(tokens, tags=None):
+        columns = COLUMNS if tags is not None else Columns(("tokens",))
+        example = Tagging().example("", {"tokens": tokens, "tags": tags}, columns)
+        return [example.text[a:b] for a, b in example.words]
+
+    assert words("['the', 'gene']") == words("['the', 'gene']", "['O', 'O']") == ["the", "gene"]
+    assert words("[ 12 ]", ["O"] * 3) == ["[", "12", "]"] and words("[ 'a' ]", ["O"] * 3) == ["[", "'a'", "]"]
+    with pytest.raises(ValueError, match='has no "tokens"'):
+        words("[]", "[]")
+
+
 def test_several_choices_of_label_studio_are_labels_in_csv_too(tmp_path):
     labels = ["a", '{"choices": ["a", "b"]}']
     content = io.StringIO()

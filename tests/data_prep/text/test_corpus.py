@@ -20,7 +20,7 @@ from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.cells import group_of
 from data_prep.text.corpus import Corpus
 from data_prep.text.rules import LARGE_FILE
-from data_prep.text.sources import Exclusion
+from data_prep.text.sources import Exclusion, resolve
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 LONG = "It was a long line of many words about nothing at all. " * 6
@@ -251,8 +251,16 @@ def test_what_this_tool_wrote_is_no_text(tmp_path, monkeypatch):
         corpus = Corpus(paths)
         assert sorted(document.lines[0] for document in corpus.documents()) == ["in/a.txt", "in/more/b.txt"]
         assert [name.endswith("run/ (a run or a model)") for name in corpus.ignored] == [True], paths
+    exclude = Exclusion(["vocab.txt"])
+    assert len(Corpus(["in/**/*.txt"], exclude=exclude).files) == 2
+    exclude.check(["in/**/*.txt"])
+    refused("in/ru*", r"ru\* holds no file that can be read \(only runs and models are there\)")
+    # Predictions stand beside models.
+    assert [source.name for source in resolve(["in/*/final/*.txt"], labelled=True)[0]] == ["vocab.txt"]
     # What a person names is read.
     assert read("in/run/final/*.txt") == [["in/run/final/vocab.txt"]]
+    Path("in/more/.work").mkdir()
+    assert read("in/more") == [["in/more/b.txt"]]
     refused(tmp_path / "in" / "run", "run is the folder of a run or a model; give your text")
 
 
@@ -444,6 +452,13 @@ def test_every_row_that_cannot_be_read_can_be_left_out(tmp_path, name, content, 
     corpus = Corpus([str(tmp_path / name)], text_column="text", skip_bad_rows=True)
     assert [document.lines for document in corpus.documents()] == [["a"], ["d", "e"], ["h"]]
     assert [problem.split()[0] for problem in corpus.bad_rows.listed] == left_out
+
+
+def test_lines_that_go_with_a_bad_row_are_named(tmp_path):
+    (tmp_path / "a.csv").write_text('text,id\n"a,1\nb,2\n"c",3\nd,4\n')
+    corpus = Corpus([str(tmp_path / "a.csv")], text_column="text", skip_bad_rows=True)
+    assert [document.lines for document in corpus.documents()] == [["d"]]
+    assert corpus.bad_rows.listed[0].startswith("a.csv:2 is not valid csv, with all up to line 4,")
 
 
 @pytest.mark.parametrize("content", ['text,id\na,1\n"b,2\nc,3\n', 'text,"i" d\na,1\n'])
