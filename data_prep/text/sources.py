@@ -149,7 +149,7 @@ def resolve(
 def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) -> list[tuple[str, str]]:
     """(name, path) of the files that one argument stands for; those of no known format go to `ignored`.
 
-    A pattern passes over folders of runs and models, but where labelled texts are meant: predictions stand there.
+    A pattern skips folders of runs and models, unless labelled texts are wanted: predictions are often saved there.
     """
     left_out: dict[Path, None] = {}
     if os.path.isfile(path):
@@ -235,7 +235,11 @@ def _fixed_part(pattern: str) -> Path:
 
 
 def _is_written_by_us(folder: str | Path, least: int = 1) -> bool:
-    """Whether a folder holds a prepared corpus, a run or a model, by one of the marks of at least so many files."""
+    """Whether a folder holds a prepared corpus, a run or a model.
+
+    Args:
+        least: how many files a mark has to name; an owner may have a file of one name alone.
+    """
     try:
         names = set(os.listdir(folder))
     except OSError:

@@ -255,7 +255,7 @@ def test_what_this_tool_wrote_is_no_text(tmp_path, monkeypatch):
     assert len(Corpus(["in/**/*.txt"], exclude=exclude).files) == 2
     exclude.check(["in/**/*.txt"])
     refused("in/ru*", r"ru\* holds no file that can be read \(only runs and models are there\)")
-    # Predictions stand beside models.
+    # Predictions are often saved in the folder of a model.
     assert [source.name for source in resolve(["in/*/final/*.txt"], labelled=True)[0]] == ["vocab.txt"]
     # What a person names is read.
     assert read("in/run/final/*.txt") == [["in/run/final/vocab.txt"]]
