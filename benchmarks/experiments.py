@@ -332,7 +332,8 @@ RUNS = {
 for corpus in ("articles", "novels"):
     for seed in SEEDS:
         RUNS[f"{corpus}_10m_{seed}"] = pretraining(f"--prepared {{{corpus}}} --budget 10m --seed {seed}", RECIPE)
-    RUNS[f"{corpus}_60m"] = pretraining(f"--prepared {{{corpus}}} --budget 60m")
+RUNS["articles_60m"] = pretraining("--prepared {articles} --budget 60m", RECIPE)
+RUNS["novels_60m"] = pretraining("--prepared {novels} --budget 60m")
 for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
