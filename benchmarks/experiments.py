@@ -333,7 +333,7 @@ for corpus in ("articles", "novels"):
     for seed in SEEDS:
         RUNS[f"{corpus}_10m_{seed}"] = pretraining(f"--prepared {{{corpus}}} --budget 10m --seed {seed}", RECIPE)
 RUNS["articles_60m"] = pretraining("--prepared {articles} --budget 60m", RECIPE)
-RUNS["novels_60m"] = pretraining("--prepared {novels} --budget 60m")
+RUNS["novels_60m"] = pretraining("--prepared {novels} --budget 60m", RECIPE)
 for name, (_, given) in (RELATIVES | STUDENTS).items():
     for seed in SEEDS:
         arguments = f"--prepared {{articles}} --budget 10m --seed {seed} {given}"
@@ -343,7 +343,7 @@ for name, (_, given) in (RELATIVES | STUDENTS).items():
 RUNS["articles_hours_steps"] = pretraining(
     "--prepared {articles} --preset mini --budget 5962steps --batch-size 64 --softmax sampled --threads 1"
 )
-RUNS["general_60m"] = pretraining("--prepared {general} --budget 60m")
+RUNS["general_60m"] = pretraining("--prepared {general} --budget 60m", RECIPE)
 RUNS["public_60m"] = pretraining("--prepared {articles_in_public_words} --init-from {public} --budget 60m")
 RUNS["public_hours_steps"] = pretraining(
     "--prepared {articles_in_public_words} --init-from {public} --budget 1679steps --batch-size 64 --softmax sampled "
