@@ -256,6 +256,8 @@ NIGHTS = {
     "novels_night_decay": "--prepared {novels} --weight-decay 0.4",
 }
 ARTICLES, NOVELS = "{data}/pmc-rct-text", "{data}/english-novels-a"
+# What a CPU without bf16 instructions says of itself (`pretrain.engine.device.Machine`).
+WITHOUT_BF16 = "AVX2, no bf16"
 
 
 @dataclass(frozen=True)
@@ -267,12 +269,14 @@ class Run:
         reads_test: its results are of a test part.
         score: the one of a fine-tuning that counts.
         recipe: results of another one do not count.
+        only_on: what a machine has to say of itself to run it. Results with these words are those of this run alone.
     """
 
     command: str
     reads_test: bool = False
     score: str | None = None
     recipe: int = 1
+    only_on: str = ""
 
     @property
     def earlier_defaults(self) -> str:
@@ -349,6 +353,9 @@ RUNS["public_hours_steps"] = pretraining(
     "--prepared {articles_in_public_words} --init-from {public} --budget 1679steps --batch-size 64 --softmax sampled "
     "--threads 1"
 )
+# On the other kind of CPU.
+for name in ("built_in", *(f"{corpus}_10m_{seed}" for corpus in ("articles", "novels") for seed in SEEDS)):
+    RUNS[f"{name}_avx2"] = replace(RUNS[name], only_on=WITHOUT_BF16)
 for name, given in NIGHTS.items():
     RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1", RECIPE)
 

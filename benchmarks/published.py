@@ -24,7 +24,7 @@ from pathlib import Path
 
 import joblib
 from experiments import RUNS, whole_command
-from published_results import PLANNED, ROOT, Results, commit, found_by, machines, weights
+from published_results import PLANNED, ROOT, Results, commit, found_by, machines, this_machine, weights
 from published_tables import TABLES, planned, with_tables
 
 RESULTS = ROOT / "benchmarks" / "results.jsonl"
@@ -44,8 +44,9 @@ def main() -> int:
         for name, run in RUNS.items():
             print(f"{name:36} {'done' if results.knows(name) else '    '}  {run.command_today}")
         return 0
-    wanted = given.runs or [name for name, run in RUNS.items() if not run.makes]
-    if problem := mistake(given.data, given.runs, wanted):
+    here = this_machine()
+    wanted = given.runs or [name for name, run in RUNS.items() if not run.makes and run.only_on in here]
+    if problem := mistake(given.data, given.runs, wanted, here):
         print(f"error: {problem}", file=sys.stderr)
         return 2
     bring_up_to_date(results, wanted, given.data, given.folder)
@@ -70,10 +71,13 @@ def bring_up_to_date(results: Results, wanted: Iterable[str], data: Path | None,
     PLANNED.write_text(planned(PLANNED.read_text("utf-8"), results), "utf-8")
 
 
-def mistake(data: Path | None, named: list[str] | None, wanted: list[str]) -> str | None:
-    """What is wrong with the arguments, in a sentence."""
+def mistake(data: Path | None, named: list[str] | None, wanted: list[str], here: str) -> str | None:
+    """What is wrong with the arguments on this machine, in a sentence."""
     if unknown := set(wanted) - set(RUNS):
         return f"no run is called {min(unknown)}: see --list"
+    if elsewhere := [name for name in wanted if RUNS[name].only_on not in here]:
+        name = elsewhere[0]
+        return f"{name} is run where the machine says {RUNS[name].only_on}, and this one is {here}: leave it out"
     if named and not data:
         return "--runs needs --data, the folder of the data sets"
     if data and not data.is_dir():

@@ -42,8 +42,9 @@ class Results:
         return self._line(name) is not None
 
     def _line(self, name: str) -> dict | None:
-        same = {"recipe": RUNS[name].recipe, "command": whole_command(name)}
-        lines = (line for line in reversed(self.lines) if same.items() <= line.items())
+        run = RUNS[name]
+        same = {"recipe": run.recipe, "command": whole_command(name), "only_on": run.only_on}
+        lines = (line for line in reversed(self.lines) if same.items() <= ({"only_on": ""} | line).items())
         return next((line for line in lines if self._is_of_its_models(line)), None)
 
     def _is_of_its_models(self, line: dict) -> bool:
@@ -69,6 +70,8 @@ class Results:
         run = RUNS[name]
         line = {"run": name, "recipe": run.recipe, "command": whole_command(name), "reads_test": run.reads_test,
                 "commit": commit, "date": str(date.today()), "machine": machine, **models, "found": found}  # fmt: skip
+        if run.only_on:
+            line["only_on"] = run.only_on
         with self._writes, self.path.open("a", encoding="utf-8") as file:
             self.lines.append(line)
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -118,4 +121,11 @@ def machines(out: Path) -> str:
     results = (json.loads(path.read_text("utf-8")) for path in sorted(out.rglob("results.json")))
     facts = (each for found in results for each in found.get("machines", []))
     told = dict.fromkeys(str(Machine(**{name: each[name] for name in names})) for each in facts)
-    return "; ".join(told) or str(Machine.here("cpu"))
+    return "; ".join(told) or this_machine()
+
+
+def this_machine() -> str:
+    """The same of the CPU of this process."""
+    from pretrain.engine.device import Machine
+
+    return str(Machine.here("cpu"))

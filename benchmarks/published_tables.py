@@ -42,6 +42,9 @@ PRETRAINED = {
     ("20 novels, 4.1 M tokens", "10 minutes"): [f"novels_10m_{seed}" for seed in SEEDS],
     ("the same novels", "an hour"): ["novels_60m"],
     ("50,000 Korean film reviews, 0.8 M tokens", "12 minutes"): ["reviews_12m"],
+    ("the built-in corpus, without bf16 instructions", "4 minutes"): ["built_in_avx2"],
+    ("the articles, without them", "10 minutes"): [f"articles_10m_{seed}_avx2" for seed in SEEDS],
+    ("the novels, without them", "10 minutes"): [f"novels_10m_{seed}_avx2" for seed in SEEDS],
 }
 # Columns, each of one model for a set; reviews and docstrings are of models of their own.
 COMPARED = {

@@ -125,6 +125,25 @@ def test_a_result_that_does_not_name_its_models_is_of_those_of_the_first_recipe(
     assert not results.knows("labels")
 
 
+def test_a_run_of_one_kind_of_machine_has_results_of_its_own(monkeypatch, tmp_path, capsys):
+    """And is neither run nor asked for on another kind."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    published, log, experiments = map(importlib.import_module, ("published", "published_results", "experiments"))
+    own = experiments.Run("pretrain.run")
+    runs = {"own": own, "own_there": replace(own, only_on="no such arithmetic")}
+    for module in (published, log, experiments):
+        monkeypatch.setattr(module, "RUNS", runs)
+    results = log.Results(tmp_path / "results.jsonl")
+    results.add("own_there", {"steps": 1}, "CPU (no such arithmetic)", "a commit")
+    results = log.Results(results.path)
+    assert results.knows("own_there") and not results.knows("own")
+    results.add("own", {"steps": 2}, "CPU", "a commit")
+    assert results.of("own_there") == {"steps": 1} and results.of("own") == {"steps": 2}
+    monkeypatch.setattr(sys, "argv", ["published", "--data", str(tmp_path), "--runs", "own", "own_there"])
+    assert published.main() == 2
+    assert "own_there is run where the machine says no such arithmetic, and this one is" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_is_made_behind_those_it_needs_and_kept_for_its_commands(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
