@@ -38,7 +38,8 @@ class LoopSettings:
     budget: str = "auto"
     """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
     batch_size: int | tuple[int, ...] | Literal["auto"] = "auto"
-    """Examples of a step; of each sequence length: 64,16. auto: 7,000 tokens, 28,000 on a GPU."""
+    """Examples of a step; of each sequence length: 64,16. auto: 7,000 tokens, 28,000 on a GPU, half of
+    it where a budget of time is short."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
