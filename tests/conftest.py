@@ -29,7 +29,7 @@ os.fsync = lambda descriptor: None
 _draw, Figure.savefig = Figure.savefig, lambda figure, path, **_: path.write_bytes(b"\x89PNG, not drawn")
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Each run draws other examples, so that fewer in one are no fewer in all.
+# Half of what is usual, for the time it takes; each run draws others.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 
