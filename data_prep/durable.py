@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import UserError
+
 
 @contextmanager
 def replaced(path: Path, is_shared: bool = False) -> Iterator[Path]:
@@ -70,6 +72,16 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def require_folder(out: Path, error: type[UserError]) -> None:
+    """Raises `error` where `out` can be no folder of results: a file, or a name that the libraries cannot open."""
+    if out.exists() and not out.is_dir():
+        raise error(f"{out} is a file: give the name of a folder as --out")
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise error(f"the name of the folder {out} is not UTF-8 text: give another --out") from None
 
 
 def write_text(path: Path, text: str) -> None:

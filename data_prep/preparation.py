@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from .assembly import PARTS, assemble
 from .console import command_line
 from .console.screen import Bar, say
-from .durable import Damaged, file_digest, write_json, write_text
+from .durable import Damaged, file_digest, require_folder, write_json, write_text
 from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
@@ -222,8 +222,7 @@ class Preparation:
                     "or remove that folder"
                 )
             return True
-        if self.out.exists() and not self.out.is_dir():
-            raise PrepError(f"{self.out} is a file: give the name of a folder as --out")
+        require_folder(self.out, PrepError)
         if self.out.exists() and not self.work.exists() and any(entry.name != ".lock" for entry in self.out.iterdir()):
             raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
         return False

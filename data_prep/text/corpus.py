@@ -224,7 +224,7 @@ class Corpus:
             if text is None or (isinstance(text, str) and not text.strip()):
                 bad_rows.without_text(source.shown, place, column)
             elif not isinstance(text, str):
-                problem = f'has {kind_of(text)} in the column "{column}", which is not text'
+                problem = f'has {kind_of(text)} in the column "{listing([column])}", which is not text'
                 remedy = "pass --text-column with the column that holds the text"
                 bad_rows.unusable(source.shown, place, problem, remedy)
             else:

@@ -157,7 +157,7 @@ class RuleFinder:
             why.append(reason)
         if with_rows:
             text_column = self._sample_rows(with_rows, of_rows, text_column)
-            why.append(f'A document is a row; its text is in the column "{text_column}".')
+            why.append(f'A document is a row; its text is in the column "{listing([text_column])}".')
         wrapped = self._wrapped({"texts": of_texts, "rows": of_rows}, document)
         if self.line == "auto" and with_builtin:
             line = "paragraph"

@@ -274,9 +274,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _printable(name: str) -> str:
-    """The name without what a terminal, a page or UTF-8 cannot show: a line break, a byte of another encoding."""
-    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
+    """The name without what a terminal, a page or UTF-8 cannot show: a line break, a byte of another encoding, half of
+    a surrogate pair."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in name)
 
 
 def listing(names: Iterable[str], most: int = 12) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
+from data_prep.durable import require_folder
 
 from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World, joined
@@ -80,8 +81,7 @@ def as_before(
         PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
     """
     path = out / SETTINGS_FILE
-    if out.exists() and not out.is_dir():
-        raise PretrainError(f"{out} is a file: give the name of a folder as --out")
+    require_folder(out, PretrainError)
     if not path.exists():
         # A run that was killed before it began may have left these, and a file that it was writing.
         own = ("prepared", ".lock", f".{SETTINGS_FILE}.tmp", f"{SETTINGS_FILE}.tmp")

@@ -197,6 +197,16 @@ CASES = {
     "half a surrogate pair": Case(
         rows('{"text": "half \\ud83d a pair"}'), numbers={"unreadable_characters": 1}, said=("U+FFFD",)
     ),
+    "half a surrogate pair in the name of a column": Case(
+        text("\n".join(json.dumps({"\ud83d": article(n)}) for n in range(12)), "rows.jsonl"),
+        numbers={"documents": 12},
+        said=('column "\ufffd"',),
+    ),
+    "half a surrogate pair in the name of a column, asked for another": Case(
+        text(json.dumps({"\ud83d": article(1)}), "rows.jsonl"),
+        {"text_column": "body"},
+        refused=('no column "body" among \ufffd',),
+    ),
     "right to left": Case(text(articles() + "\nقيس معدل ضربات القلب.\nנמדד קצב הלב.\n"), numbers={"documents": 13}),
     "documents of one word": Case(
         text("\n".join(f"{WORDS[n % 15]}{n % 7}{n}" for n in range(5000))),
@@ -410,6 +420,15 @@ def test_bad_input_is_counted_or_refused(name, tmp_path, capsys):
     said = "\n".join([capsys.readouterr().out, *report["warnings"]])
     assert all(words in said for words in case.said) and not any(words in said for words in case.unsaid), said
     assert int(sum(shard.ids.size for shard in found.train)) == report["train"]["tokens"] > 0
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    text(articles())(tmp_path / "in")
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/latin-\xe9"))
+    with pytest.raises(PrepError, match="is not UTF-8 text: give another --out"):
+        prepared(tmp_path / "in", out, {})
+    assert not out.exists()
 
 
 def test_the_names_of_special_tokens_are_text(tmp_path):
