@@ -270,7 +270,6 @@ class Run:
         score: the one of a fine-tuning that counts.
         recipe: results of another one do not count.
         only_on: what a machine has to say of itself to run it. Results with these words are those of this run alone.
-        measured_with: options that make it what it was, where other defaults than those of recipes have changed.
     """
 
     command: str
@@ -278,13 +277,12 @@ class Run:
     score: str | None = None
     recipe: int = 1
     only_on: str = ""
-    measured_with: str = ""
 
     @property
     def earlier_defaults(self) -> str:
         """The options that make it what it was, where its command alone would learn otherwise by now."""
         is_changed = self.command.startswith("pretrain.run") and _UNCHANGED.isdisjoint(self.command.split())
-        return (self.measured_with or EARLIER_DEFAULTS.get(self.recipe, "")) if is_changed else ""
+        return EARLIER_DEFAULTS.get(self.recipe, "") if is_changed else ""
 
     @property
     def command_today(self) -> str:
@@ -331,13 +329,8 @@ RUNS = {
     "articles_in_public_words": preparation(ARTICLES, "test", "--tokenizer {public}"),
     # What begins from scratch takes no more of it than sizes and vocabulary.
     "shape": Run("pretrain.run --prepared {articles} --preset mini --budget 1steps --threads 1"),
-    # Of so few steps that by now they would take half as many examples: to be measured again, as of a recipe 3.
-    "built_in": Run("pretrain.run", recipe=RECIPE, measured_with="--batch-size 64"),
-    "reviews_12m": Run(
-        "pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m",
-        recipe=RECIPE,
-        measured_with="--batch-size 344",
-    ),
+    "built_in": Run("pretrain.run", recipe=RECIPE),
+    "reviews_12m": Run("pretrain.run --corpus {data}/nsmc-ko/train.jsonl.gz --budget 12m", recipe=RECIPE),
     "title_rows": Run(f"benchmarks/retrieval_rows.py --corpus {ARTICLES}"),
 }
 for corpus in ("articles", "novels"):
@@ -362,7 +355,7 @@ RUNS["public_hours_steps"] = pretraining(
 )
 # On the other kind of CPU.
 for name in ("built_in", *(f"{corpus}_10m_{seed}" for corpus in ("articles", "novels") for seed in SEEDS)):
-    RUNS[f"{name}_avx2"] = replace(RUNS[name], only_on=WITHOUT_BF16, measured_with="")
+    RUNS[f"{name}_avx2"] = replace(RUNS[name], only_on=WITHOUT_BF16)
 for name, given in NIGHTS.items():
     RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1", RECIPE)
 

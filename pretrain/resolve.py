@@ -20,9 +20,8 @@ from .settings import FIXED, USUAL, WEIGHT_DECAY, PretrainSettings
 # Peak learning rates of models to continue, as shares of that of a fresh one (docs/how_much.md): a whole model, and one
 # whose MLM head is new, as that of an encoder for vectors.
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
-# With up to 1,000 steps of the usual size half the size was better (docs/performance.md), with 2,300 next sentences are
-# learned anyway.
-_FEW_STEPS = 1_200
+# With 440 steps of the usual size half the size was better, with 1,050 words were learned worse (docs/performance.md).
+_FEW_STEPS = 900
 # Seconds of a budget from which on layers are compiled.
 _LONG = 600
 # Tokens of text, and how many times it is read at least, where more weight decay was seen to help, and how much.

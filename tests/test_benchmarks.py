@@ -89,7 +89,6 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
         "own_1": earlier,
         "own_2": earlier,
         "again": replace(earlier, recipe=experiments.RECIPE),
-        "short": replace(earlier, recipe=experiments.RECIPE, measured_with="--batch-size 64"),
         "adamw": experiments.Run("pretrain.run --prepared {corpus} --optimizer adamw"),
         "labels_own": experiments.Run("finetune.run --model {own_1}/final"),
         "labels_more": experiments.Run("finetune.run --model {more}/final"),
@@ -109,8 +108,6 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
     assert below("labels_more", "adamw") == f"With `{options}`, the defaults at the time: `own`."
     assert below("labels_scratch") == below("again", "adamw") == ""
-    assert below("short", "again") == "With `--batch-size 64`, the defaults at the time: `short`."
-    assert runs["short"].command_today == f"{earlier.command} --batch-size 64"
     assert runs["own_1"].command_today == f"{earlier.command} {options}"
     assert runs["again"].command_today == earlier.command
 

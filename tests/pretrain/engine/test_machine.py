@@ -79,9 +79,9 @@ def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prep
 def test_a_slow_machine_takes_half_as_many_examples_a_step_in_a_budget_of_time():
     usual = automatic_batch_size("cpu", 109)
     assert usual == 64
-    # 1,050 and 2,300 steps of the usual size fit.
-    assert automatic_batch_size("cpu", 109, seconds=600, speed=1050 * 64 / 600) == 32
-    assert automatic_batch_size("cpu", 109, seconds=600, speed=2300 * 64 / 600) == usual
+    # 440 and 1,050 steps of the usual size fit.
+    assert automatic_batch_size("cpu", 109, seconds=240, speed=440 * 64 / 240) == 32
+    assert automatic_batch_size("cpu", 109, seconds=600, speed=1050 * 64 / 600) == usual
     assert automatic_batch_size("cpu", 800, seconds=1, speed=1) == 8
 
 
