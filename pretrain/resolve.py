@@ -20,7 +20,7 @@ from .settings import FIXED, USUAL, WEIGHT_DECAY, PretrainSettings
 # Peak learning rates of models to continue, as shares of that of a fresh one (docs/how_much.md): a whole model, and one
 # whose MLM head is new, as that of an encoder for vectors.
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
-# With 440 steps of the usual size half the size was better, with 1,050 words were learned worse (docs/performance.md).
+# With 600 steps of the usual size half the size was better, with 1,050 worse for words (docs/performance.md).
 # The speed that is known before a run may be a quarter off.
 _FEW_STEPS = 600
 # Seconds of a budget from which on layers are compiled.
