@@ -21,7 +21,7 @@ from .settings import FIXED, USUAL, WEIGHT_DECAY, PretrainSettings
 # whose MLM head is new, as that of an encoder for vectors.
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 # With 600 steps of the usual size half the size was better, with 1,050 worse for words (docs/performance.md).
-# The speed that is known before a run may be a quarter off.
+# The speed that is known before a run may be two fifths off.
 _FEW_STEPS = 600
 # Seconds of a budget from which on layers are compiled.
 _LONG = 600

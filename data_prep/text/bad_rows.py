@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import PrepError
-from .sources import listing
 
 MOST_BAD = 0.5
 """A file of which more rows are bad is refused, unless bad rows are skipped."""
@@ -40,7 +39,7 @@ class BadRows:
 
     def without_text(self, name: str, place: int, column: str) -> None:
         """Count a row that has nothing in the column of the text."""
-        self._add(name, place, f'has nothing in the column "{listing([column])}"')
+        self._add(name, place, f'has nothing in the column "{column}"')
 
     def unusable(self, name: str, place: int, problem: str, remedy: str) -> None:
         """Count a row that cannot be read or is no text.

@@ -214,7 +214,7 @@ class Corpus:
 
     def _row_documents(self, source: Source, rules: CorpusRules, meter: Meter, bad_rows: BadRows) -> Iterator[Document]:
         column, group_column = rules.text_column, self._finder.group_column
-        wanted = [name for name in (column, group_column) if name]
+        shown, wanted = listing([column]), [name for name in (column, group_column) if name]
         bad_rows.listed_as[source.shown] = source.name
         missing = set(wanted)
         for place, row in rows(source, self.encoding, meter, wanted, bad_rows.unusable):
@@ -222,9 +222,9 @@ class Corpus:
                 missing -= row.keys()
             text = row.get(column)
             if text is None or (isinstance(text, str) and not text.strip()):
-                bad_rows.without_text(source.shown, place, column)
+                bad_rows.without_text(source.shown, place, shown)
             elif not isinstance(text, str):
-                problem = f'has {kind_of(text)} in the column "{listing([column])}", which is not text'
+                problem = f'has {kind_of(text)} in the column "{shown}", which is not text'
                 remedy = "pass --text-column with the column that holds the text"
                 bad_rows.unusable(source.shown, place, problem, remedy)
             else:
