@@ -76,20 +76,25 @@ def measured_on(lines: list[dict]) -> list[str]:
     if not lines:
         return []
     machines, commits = ({line[key]: None for line in lines} for key in ("machine", "commit"))
-    earlier = with_earlier_defaults(
-        name for line in lines if line["run"] in RUNS for name in models_behind(line["run"])
-    )
+    runs = [line["run"] for line in lines if line["run"] in RUNS]
+    models = {model for name in runs for model in models_behind(name)}
+    earlier = [*with_earlier_defaults(models, "all of ours"), *with_earlier_defaults({*runs} - models, "all")]
     return [" ".join([f"{'; '.join(machines)}.", *earlier, f"Commits: {', '.join(commits)}."]), ""]
 
 
-def with_earlier_defaults(models: Iterable[str]) -> Iterator[str]:
-    """What to say of pretrainings that were measured with other defaults than those of today."""
-    names = sorted({*models})
+def with_earlier_defaults(runs: Iterable[str], all_of_them: str) -> Iterator[str]:
+    """What to say of pretrainings, or of fine-tunings, that were measured with other defaults than those of today."""
+    names = sorted(runs)
     for options in sorted({RUNS[name].earlier_defaults for name in names} - {""}):
         such = [name for name in names if RUNS[name].earlier_defaults == options]
-        # Seeds of a run are alike.
-        alike = dict.fromkeys(f"`{re.sub('_[1-3]$', '', name)}`" for name in such)
-        yield f"With `{options}`, the defaults at the time: {'all of ours' if such == names else ', '.join(alike)}."
+        alike = dict.fromkeys(f"`{_without_twins(name)}`" for name in such)
+        yield f"With `{options}`, the defaults at the time: {all_of_them if such == names else ', '.join(alike)}."
+
+
+def _without_twins(name: str) -> str:
+    """Seeds of a run are alike, and so are fine-tunings for a set."""
+    sets = (texts for texts, made in SETS.items() if made.epochs and name.startswith(f"{texts}_"))
+    return next(sets, re.sub("_[1-3]$", "", name))
 
 
 MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)
@@ -193,7 +198,10 @@ def students(results: Results) -> Rows:
 def third_steps(results: Results) -> Rows:
     """One model, fine-tuned in several ways."""
     yield ["fine-tuned with", *score_columns()]
-    yield ["the defaults: all layers at one rate for 3 epochs", *scores_of(results, "articles_10m")]
+    yield [
+        "the earlier defaults: all layers at one rate for 3 epochs, diseases for 4",
+        *scores_of(results, "articles_10m"),
+    ]
     for name, (words, _) in THIRD_STEPS.items():
         yield [words, *scores_of(results, name)]
 

@@ -24,10 +24,11 @@ MAY_DIFFER = {
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and at 128, where it was measured
 # (docs/fine_tuning.md): twice as much and some seeds fail.
 _RATE_AT_768, _RATE_AT_128 = 5e-5, 6e-4
-# Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to reach this many steps.
-_EPOCHS, _MOST_EPOCHS, _STEPS = 3, 30, 600
-# Seeds of a set that does not reach these steps, where one seed may end far below another (docs/fine_tuning.md).
-_SEEDS_OF_FEW = 5
+# Epochs of the paper; a small set takes more (Mosbach et al. 2021, section 6) to reach about as many steps as are given
+# here for these widths: narrow models gain from more (docs/fine_tuning.md).
+_EPOCHS, _MOST_EPOCHS, _STEPS_AT_768, _STEPS_AT_128 = 3, 30, 600, 1500
+# Seeds of a set that does not reach this many, where one seed may end far below another (docs/fine_tuning.md).
+_FEW_STEPS, _SEEDS_OF_FEW = 600, 5
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
 # Settings that act for some tasks alone (see `Task.takes`), and which these are.
 _OF_SOME_TASKS = {
@@ -122,12 +123,13 @@ def refuse_of_wrapped(settings: FinetuneSettings) -> None:
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
-    """The settings with budget and seeds for `num_texts` training texts, and an evaluation an epoch, ten at most;
-    `candidates.paper_grid` has budgets of its own."""
+    """The settings with budget and seeds for `num_texts` training texts and this width of model, and an evaluation an
+    epoch, ten at most; `candidates.paper_grid` has budgets of its own."""
     steps, is_grid, are_few = math.ceil(num_texts / settings.batch_size), settings.grid == "paper", False
     if settings.budget == "auto":
-        are_few = _MOST_EPOCHS * steps < _STEPS
-        epochs = min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_STEPS / steps)))
+        are_few = _MOST_EPOCHS * steps < _FEW_STEPS
+        wanted = _by_width(_STEPS_AT_128, _STEPS_AT_768, model_config(settings.model).hidden_size)
+        epochs = min(_MOST_EPOCHS, max(_EPOCHS, round(wanted / steps)))
         settings = settings if is_grid else replace(settings, budget=f"{epochs}epochs")
     if settings.seeds == "auto":
         settings = replace(settings, seeds=_SEEDS_OF_FEW if are_few else 1)
@@ -173,10 +175,13 @@ def with_search(settings: FinetuneSettings) -> FinetuneSettings:
 
 
 def learning_rate(optimizer: str, hidden_size: int) -> float:
-    """The default peak of AdamW: a power of the width, through that of BERT base and the one measured for 128 units.
-
-    Muon's is half as much again, as everything but the layers' matrices takes 0.65 of it.
-    """
-    exponent = math.log(_RATE_AT_128 / _RATE_AT_768) / math.log(768 / 128)
-    rate = _RATE_AT_768 * (768 / hidden_size) ** exponent
+    """The default peak of AdamW (see `_by_width`). Muon's is half as much again, as everything but the layers' matrices
+    takes 0.65 of it."""
+    rate = _by_width(_RATE_AT_128, _RATE_AT_768, hidden_size)
     return float(f"{rate * (1.5 if optimizer == 'muon' else 1):.2g}")
+
+
+def _by_width(at_128: float, at_768: float, hidden_size: int) -> float:
+    """A power of the width, through its values for 128 units and for the 768 of BERT base."""
+    exponent = math.log(at_128 / at_768) / math.log(768 / 128)
+    return at_768 * (768 / hidden_size) ** exponent

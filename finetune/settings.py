@@ -77,7 +77,7 @@ class FinetuneSettings(LoopSettings):
 
     seeds: int | Literal["auto"] = "auto"
     """How many times to train, with seeds SEED, SEED + 1 and so on: gives mean and spread, keeps the best. auto: 1, or
-    5 where --budget auto does not get to 600 steps."""
+    5 where 30 epochs are under 600 steps and --budget is auto."""
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
@@ -126,8 +126,8 @@ class FinetuneSettings(LoopSettings):
     dry_run: bool = False
     """Read the rows, do a few steps, print three examples and the plan, and stop."""
     budget: str = "auto"
-    """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until 600 steps are
-    done, but at most 30epochs)."""
+    """How long each seed trains: 3epochs, 500steps or 10m. auto: 3epochs, for small sets more (until about 600
+    steps are done, or 1,500 by a narrow model, but at most 30epochs)."""
     batch_size: int = 32
     """Texts of one optimizer step."""
     optimizer: Literal["adamw", "muon"] = "adamw"

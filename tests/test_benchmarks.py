@@ -94,6 +94,7 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
         "labels_more": experiments.Run("finetune.run --model {more}/final"),
         "labels_scratch": experiments.Run("finetune.run --model {own_1}/final --from-scratch"),
         "more": experiments.Run("pretrain.run --prepared {corpus} --init-from {own_2}/final"),
+        "trec_again": experiments.Run("finetune.run --model {again}/final", then="--budget 4epochs"),
     }
     for module in (experiments, tables):
         monkeypatch.setattr(module, "RUNS", runs)
@@ -108,6 +109,8 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
     assert below("labels_more", "adamw") == f"With `{options}`, the defaults at the time: `own`."
     assert below("labels_scratch") == below("again", "adamw") == ""
+    assert below("trec_again") == "With `--budget 4epochs`, the defaults at the time: all."
+    assert below("trec_again", "labels_scratch") == "With `--budget 4epochs`, the defaults at the time: `trec`."
     assert runs["own_1"].command_today == f"{earlier.command} {options}"
     assert runs["again"].command_today == earlier.command
 

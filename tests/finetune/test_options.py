@@ -15,6 +15,7 @@ from finetune.predict import main as predict
 from finetune.resolve import learning_rate, with_budget
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from model import BertConfig
 
 LENGTH = 48
 
@@ -277,17 +278,26 @@ def test_built_in_texts_are_split_three_ways(small_builtin):
     assert all(0.05 * total < len(parts[name]) < 0.15 * total for name in ("validation", "test"))
 
 
+def of_width(folder, width):
+    """Settings for a model that is a config alone."""
+    config = BertConfig.from_preset("micro", 128, hidden_size=width, num_attention_heads=2)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    return FinetuneSettings(model=str(folder))
+
+
 @pytest.mark.parametrize(
-    ("texts", "epochs", "evaluations", "seeds"),
+    ("width", "texts", "epochs", "evaluations", "seeds"),
     [
-        (14_778, 3, 3, 1), (6_400, 3, 3, 1), (4_910, 4, 4, 1), (2_000, 10, 10, 1), (900, 21, 10, 1), (609, 30, 10, 1),
-        (608, 30, 10, 5), (450, 30, 10, 5), (3, 30, 10, 5),
+        (128, 14_778, 3, 3, 1), (128, 13_000, 4, 4, 1), (128, 4_910, 10, 10, 1), (128, 2_000, 24, 10, 1),
+        (128, 900, 30, 10, 1), (256, 4_910, 7, 7, 1), (768, 6_400, 3, 3, 1), (768, 4_910, 4, 4, 1),
+        (768, 2_000, 10, 10, 1), (768, 900, 21, 10, 1), (768, 609, 30, 10, 1), (768, 608, 30, 10, 5),
+        (128, 608, 30, 10, 5), (128, 450, 30, 10, 5), (128, 3, 30, 10, 5),
     ],
 )  # fmt: skip
-def test_a_small_set_is_learned_for_more_epochs(texts, epochs, evaluations, seeds):
-    """600 steps of 32 texts, from 3 to 30 epochs, with an evaluation each, but at most 10; 5 seeds where 30 epochs are
-    fewer steps."""
-    found = with_budget(FinetuneSettings(), texts)
+def test_a_small_set_is_learned_for_more_epochs(width, texts, epochs, evaluations, seeds, tmp_path):
+    """About 600 steps of 32 texts at BERT base's width and 1,500 at 128 units, from 3 to 30 epochs, with an evaluation
+    each, but at most 10; 5 seeds where 30 epochs are under 600 steps."""
+    found = with_budget(of_width(tmp_path, width), texts)
     assert (found.budget, found.evaluations, found.seeds) == (f"{epochs}epochs", evaluations, seeds)
 
 
@@ -297,8 +307,8 @@ def test_the_learning_rate_falls_with_the_width(width, rate):
     assert learning_rate("muon", width) == pytest.approx(1.5 * rate, rel=0.03)
 
 
-def test_what_was_asked_is_not_changed_by_the_number_of_texts():
-    asked = FinetuneSettings(budget="500steps", evaluations=7, seeds=2)
+def test_what_was_asked_is_not_changed_by_the_number_of_texts(tmp_path):
+    asked = replace(of_width(tmp_path, 128), budget="500steps", evaluations=7, seeds=2)
     assert with_budget(asked, 10) == asked
     assert with_budget(replace(asked, seeds="auto"), 10).seeds == 1
-    assert with_budget(FinetuneSettings(seeds=1), 10).seeds == 1
+    assert with_budget(replace(of_width(tmp_path, 128), seeds=1), 10).seeds == 1
