@@ -123,8 +123,8 @@ def refuse_of_wrapped(settings: FinetuneSettings) -> None:
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
-    """The settings with budget and seeds for `num_texts` training texts and this width of model, and an evaluation an
-    epoch, ten at most; `candidates.paper_grid` has budgets of its own."""
+    """The settings with budget and seeds for `num_texts` training texts and the width of the model, and an evaluation
+    an epoch, ten at most; `candidates.paper_grid` has budgets of its own."""
     steps, is_grid, are_few = math.ceil(num_texts / settings.batch_size), settings.grid == "paper", False
     if settings.budget == "auto":
         are_few = _MOST_EPOCHS * steps < _FEW_STEPS
