@@ -78,7 +78,7 @@ class Progress:
         self.metrics, self.log_every, self.weights = metrics, log_every, weights or {}
         self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: Bar | None = None
-        self._since: tuple[int, float] | None = None
+        self._since: tuple[int, float, float] | None = None
         self._printed = -1
 
     def step(self, counters: Counters, outcome: Outcome, seconds: float, used: float) -> None:
@@ -90,7 +90,7 @@ class Progress:
         if all(map(math.isfinite, losses.values())):
             for name, value in {**losses, "steps": 1}.items():
                 counters.losses[name] = counters.losses.get(name, 0) + value
-        speed = self._speed(outcome.tokens, seconds)
+        speed, left = self._pace(outcome.tokens, seconds, used)
         if outcome.step % self.log_every == 0:
             steps = counters.losses.pop("steps", 0)
             means = {f"{name}_loss": self._unweighted(name, value) / steps for name, value in counters.losses.items()}
@@ -100,25 +100,27 @@ class Progress:
             row |= {"seconds": round(seconds, 3), "tokens_per_second": round(speed), "threads": outcome.threads}
             self.metrics.write(row)
             counters.losses = {}
-            self._show(row, seconds, used)
+            self._show(row, used, left)
 
     def _unweighted(self, name: str, loss: float) -> float:
         """A loss without its weight; with a weight of 0 it stays 0."""
         return loss / (self.weights.get(name, 1.0) or 1.0)
 
-    def _speed(self, tokens: int, seconds: float) -> float:
-        """Tokens a second since this process began to train."""
-        if self._since is None:
-            self._since = (tokens, seconds)
-            return 0.0
-        before, start = self._since
-        return (tokens - before) / max(1e-9, seconds - start)
+    def _pace(self, tokens: int, seconds: float, used: float) -> tuple[float, float]:
+        """Tokens a second since this process began to train, and the seconds until the budget is used at that pace.
 
-    def _show(self, row: dict[str, Any], seconds: float, used: float) -> None:
+        A run may have been stopped, or have begun on another machine: what went before says nothing about the rest.
+        """
+        if self._since is None:
+            self._since = (tokens, seconds, used)
+            return 0.0, seconds * (1 - used) / max(used, 1e-9)
+        trained, took, share = (now - then for now, then in zip((tokens, seconds, used), self._since, strict=True))
+        return trained / max(took, 1e-9), took * (1 - used) / max(share, 1e-9)
+
+    def _show(self, row: dict[str, Any], used: float, left: float) -> None:
         losses = "  ".join(f"{name[:-5]} {row[name]:.3f}" for name in row if name.endswith("_loss"))
-        left = clock(seconds * (1 - used) / max(used, 1e-9))
         line = f"step {row['step']:,}  {losses}  lr {row['learning_rate']:.1e}  "
-        line += f"{row['tokens_per_second']:,} tokens/s  {left} left"
+        line += f"{row['tokens_per_second']:,} tokens/s  {clock(left)} left"
         if self._bar is None:
             self._bar = Bar(total=1.0, disable=None, bar_format="{percentage:3.0f}%|{bar:24}| {desc}")
         self._bar.n = used

@@ -36,3 +36,14 @@ def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
     rows = [json.loads(line, parse_constant=pytest.fail) for line in open(tmp_path / "metrics.jsonl")]
     assert [row.get("mlm_loss") for row in rows] == [2.0, None]
     assert all(row["grad_norm"] is None for row in rows)
+
+
+def test_the_time_left_follows_the_pace_of_this_process(tmp_path, capsys):
+    """The run began on another machine and took 1,000 seconds there for a tenth of its budget."""
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 1, None, None)
+    for number, (seconds, used) in enumerate([(1000.0, 0.1), (1010.0, 0.2), (1020.0, 0.3)], 1):
+        arrived = Arriving(torch.tensor([4.0, 1.0, 0.0]))
+        progress.step(Counters(), Outcome(number, 0.0, 100 * number, 0.1, 1, ("mlm",), arrived, list), seconds, used)
+    progress.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("10 tokens/s  1 min 20 s left") and lines[2].endswith("10 tokens/s  1 min 10 s left")
