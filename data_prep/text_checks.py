@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
+from .text.wrapping import UNSPACED
 from .vocabulary.wordpiece import LONGEST_WORD, SPECIAL_TOKENS, bert_normalizer
 
 # As UTF-8: the control characters (the tokenizer drops them), and the character that stands for what could not be read.
@@ -17,9 +18,8 @@ _REPLACEMENT = "\ufffd".encode()
 # What a byte of UTF-8 text becomes when it is read as Latin-1 or as cp1252, and saved again: Ã©, â€™.
 _READ_TWICE = ("Ã".encode() + b"\xc2", "â€".encode())
 _TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNORECASE)
-# Thai, Lao, Burmese, Khmer: written without spaces, and not split by the tokenizer (Chinese and Japanese are).
-# Few words have this many letters.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{20,}")
+# Not split by the tokenizer (Chinese and Japanese are). Few words have this many letters.
+_WITHOUT_SPACES = re.compile(f"[{UNSPACED}]{{20,}}")
 # Dropped by the tokenizer. In Persian and many Indian scripts they decide how two letters are written.
 _JOINERS = ("\u200c".encode(), "\u200d".encode())
 # Of private use, as UTF-8: letters and bullets that one font alone can show.

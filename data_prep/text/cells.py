@@ -11,14 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 from .sources import listing
+from .wrapping import UNSPACED
 
 TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
 
 # Characters and words of a name; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
-# Thai, Lao, Burmese, Khmer: written without spaces. Some of their texts have a mark of no width between words.
-_WORD_BREAK = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b+")
+# Some of their texts have a mark of no width between words.
+_WORD_BREAK = re.compile(f"(?<=[{UNSPACED}])\u200b+")
 # A list of texts or whole numbers as numpy shows it, which pandas writes into a cell: no comma stands between them.
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
 _OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")

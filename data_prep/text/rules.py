@@ -16,10 +16,13 @@ from .lines import Meter, text_blocks
 from .readers import Rows, refuse, rows
 from .sentences import split
 from .sources import Source, listing
-from .wrapping import LineBreaks
+from .wrapping import LineBreaks, num_words
 
 LONG_LINE = 40
 """Words. In one file without blank lines, a line with this many is a document."""
+
+_MANY_LINES = 50
+"""Of a block between blank lines. Where they are long too, each may be a document."""
 
 SPLIT_SHARE = 0.1
 """Lines are sentences where those that would split further hold less than this share of the text."""
@@ -183,7 +186,7 @@ class RuleFinder:
             sample.several_blocks |= len(blocks_found) > 1
             sample.blocks += blocks_found
             filled = [line for line in lines if line]
-            sample.words += [line.count(" ") + 1 for line in filled]
+            sample.words += map(num_words, filled)
             sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
             sample.line_breaks.add([lines])
 
@@ -256,17 +259,19 @@ class RuleFinder:
             meaning = {"file": "a file", "blank-line": "a block between blank lines", "line": "a line"}[self.document]
             return self.document, f"A document is {meaning}, {self.told or 'as --document says'}."
         is_wrapped = self.line == "wrapped" or (self.line == "auto" and sample.is_wrapped)
+        words = int(median(sample.words or [0]))
         if is_wrapped and sample.several_blocks and num_files > 1:
             return "file", "A document is a file: blank lines stand between paragraphs of wrapped lines."
         if sample.several_blocks:
             length = int(median(sample.blocks))
             if length >= 2:
-                reason = f"of about {length} lines (the median)"
+                reason = f"of about {length:,} lines (the median)"
+                if length >= _MANY_LINES and words >= LONG_LINE:
+                    reason += f", which have about {words} words; if each line is a document, give --document line"
                 return "blank-line", f"A document is a block between blank lines: there are blocks {reason}."
             return "file", "A document is a file: blank lines stand between single lines, as with paragraphs."
         if num_files > 1:
             return "file", f"A document is a file: there are {num_files:,} text files without blank lines."
-        words = int(median(sample.words or [0]))
         shown = f"there is one file, without blank lines, and its lines have about {words} words (the median)"
         if words >= LONG_LINE and self.line != "wrapped":
             return "line", f"A document is a line: {shown}."

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+"""Thai, Lao, Burmese and Khmer, which are written without spaces between words."""
+
 WRAPPED_SHARE = 0.5
 """Lines are wrapped if this share of a sample is full: the next word would not have fitted before the margin."""
 
@@ -20,6 +23,8 @@ _LONGEST_FIRST_WORD = 20
 _WIDE = "\u2e80-\u303f\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60"
 _IS_WIDE = re.compile(f"[{_WIDE}]")
 _WORD = re.compile(f"[{_WIDE}]|[^\\s{_WIDE}]+")
+# About as many characters of text without spaces as a word has.
+_COUNTED = re.compile(f"[{_WIDE}]{{1,2}}|[{UNSPACED}]{{1,5}}|[^\\s{_WIDE}{UNSPACED}]+")
 _SENTENCE_END = re.compile(r"""[.!?…‽؟۔।॥።။។։。！？｡．]["'”’»)\]」』｣）]*$""")
 # Thai and Lao have no mark at the end of a sentence.
 _WITHOUT_MARKS = re.compile("[\u0e00-\u0eff]")
@@ -37,6 +42,11 @@ _COMPOUND = re.compile(f"{_LETTERS}(?:[-‐]{_LETTERS})*")
 _BROKEN = re.compile(f"(?<![^\\W\\d_])({_LETTERS})([-‐])\n({_LETTERS})")
 _BLANK_LINES = re.compile("\n{2,}")
 _BREAK_WITHOUT_SPACE = re.compile(f"(?<=\\w[-‐])\n(?=\\w)|(?<=[{_WIDE}])\n(?=[{_WIDE}])|\u00ad\n")
+
+
+def num_words(line: str) -> int:
+    """About how many words a line has, also in a language written without spaces."""
+    return len(_COUNTED.findall(line))
 
 
 def unwrapped(lines: list[str]) -> list[str]:

@@ -114,12 +114,23 @@ def test_blank_lines_between_blocks_separate_documents(tmp_path):
         ([(LONG + "\n") * 3], "line"),
         ([(LONG + "\n") * 3, LONG], "file"),
         (["a\nb\n", "c\nd\n\ne\nf"], "blank-line"),
+        (["病人的心率在治疗前后都有记录，变化不大。\n" * 3], "file"),
+        (["病人的心率在治疗前后都有记录，变化不大。" * 8 + "\n"], "line"),
+        (["ผู้ป่วยได้รับการตรวจวัดอัตราการเต้นของหัวใจ\n" * 3], "file"),
+        (["ผู้ป่วยได้รับการตรวจวัดอัตราการเต้นของหัวใจ" * 8 + "\n"], "line"),
     ],
 )
 def test_what_a_document_is_found_from_the_text(tmp_path, texts, rule):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text)
     assert Corpus([str(tmp_path)]).rules[0].document == rule
+
+
+@pytest.mark.parametrize(("line", "is_said"), [(LONG, True), ("A sentence of a long article.", False)])
+def test_a_stray_blank_line_among_long_lines_is_noticed(tmp_path, line, is_said):
+    (tmp_path / "a.txt").write_text((line + "\n") * 60 + "\n" + (line + "\n") * 80)
+    (rules,) = Corpus([str(tmp_path)]).rules
+    assert rules.document == "blank-line" and ("give --document line" in rules.why) == is_said
 
 
 def test_documents_of_megabytes_are_told_apart(tmp_path):
