@@ -88,6 +88,7 @@ def assemble(
         "copied": {"tokens": int(copied.sum()), "share": float(copied.mean())},
         "text": text_numbers(train, validation, totals["train"].words, tokenizer),
         "pairs": train.of_pairs(),
+        "labelled_held_out": validation.labelled,
         "static": copies,
         "examples": shown,
     }

@@ -71,7 +71,7 @@ def prepare(
         prep, examples: the settings.
         out: the folder to write; nothing is written outside it.
         static_masks: how many masked copies to write besides.
-        executor: encodes the blocks; by default a process pool of `prep.workers` on this machine.
+        executor: encodes the blocks, `prep.workers` of them at once; by default a process pool on this machine.
 
     Raises:
         PrepError: the input cannot be used, or `out` holds something else.
@@ -244,7 +244,7 @@ class Preparation:
         sources = {"train": ", ".join(self.prep.corpus), "validation": self._held_out_from()}
         num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
         numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources)
-        self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers)
+        self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers, documents)
         return documents
 
     def clear_away(self) -> None:
@@ -323,6 +323,10 @@ class Preparation:
         count = record_documents(self._documents("reading"), path, self.checks, signatures)
         signed = read_signatures(signatures) if signatures else None
         documents = split_documents(read_records(path), self.examples.longest, num_validation, rules, signed)
+        if signatures:
+            # Several times as large as the records, and of no further use.
+            del signed
+            signatures.unlink()
         if count > num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
                 f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, or nearly, "
@@ -433,14 +437,18 @@ class Preparation:
 
     def _groups(self, documents: Split) -> dict[str, int]:
         """How many groups have documents in each part; one without a group is one of its own."""
+        records = read_records(self.work.documents)
+        group = records["order"]
+        if documents.arrangement.files:
+            group = np.where(records["file"] > 0, records["file"], group)
         roles = {"train": TRAIN, "validation": VALIDATION}
-        return {part: len(np.unique(documents.order[documents.role == role])) for part, role in roles.items()}
+        return {part: len(np.unique(group[documents.role == role])) for part, role in roles.items()}
 
-    def _finish(self, tokenizer: WordPieceTokenizer, facts: dict) -> None:
+    def _finish(self, tokenizer: WordPieceTokenizer, facts: dict, documents: Split) -> None:
         is_vocabulary_given = self.given_tokenizer is not None
         facts["warnings"] = warnings(facts, is_vocabulary_given)
         if not self.sample_bytes:
-            facts["warnings"] += warnings_of_size(facts, is_vocabulary_given)
+            facts["warnings"] += [*documents.warnings(), *warnings_of_size(facts, is_vocabulary_given)]
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
         tokenizer.save(self.out / "tokenizer", self.examples.longest)

@@ -66,6 +66,11 @@ class PartNumbers:
         """Documents, sentences and tokens."""
         return {"documents": self.documents, "sentences": self.sentences, "tokens": int(self.counts.sum())}
 
+    @property
+    def labelled(self) -> int:
+        """Examples with a next-sentence label."""
+        return self._labels[IS_NEXT] + self._labels[IS_RANDOM]
+
     def of_pairs(self) -> dict:
         """Examples: label balance, lengths, and how full the sequences are."""
         length, sizes = self.sequence_length, self._examples_of_length
@@ -152,6 +157,11 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
     """Sentences about text or vocabulary of a wrong size, each with a remedy; a sample cannot tell."""
     found = []
     text, tokens = facts["text"], facts["train"]["tokens"]
+    if facts["pairs"]["next"] and not facts["labelled_held_out"]:
+        found.append(
+            "No held-out example carries a next-sentence label, which takes two documents of several sentences, so "
+            "next sentences are learned, but never evaluated: give a --validation-corpus of such documents."
+        )
     if not is_vocabulary_given and text["rare_entries"] > _RARE_SHARE * text["vocab_size"]:
         enough = max(128, (text["vocab_size"] - text["rare_entries"]) // 64 * 64)
         fewer = f"--vocab-size {enough} leaves the rarest out, or " if enough < text["vocab_size"] else ""
@@ -276,10 +286,12 @@ def markdown(facts: dict) -> str:
     """The report as a page."""
     corpus, text, pairs = facts["corpus"], facts["text"], facts["pairs"]
     checks, copied = corpus["checks"], facts["copied"]
+    is_looked_for = corpus["settings"]["near_duplicates"] != "keep"
+    near_duplicates = f"{corpus['near_duplicates']:,}" if is_looked_for else "not looked for"
     rows = [
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
-        ("documents that share half of their text with another", f"{corpus['near_duplicates']:,}"),
+        ("documents that share half of their text with another", near_duplicates),
         ("of these dropped", f"{corpus['near_duplicates_dropped']:,}"),
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),
@@ -309,6 +321,7 @@ def markdown(facts: dict) -> str:
             (f"without a label: {words}", f"{pairs['unlabelled_because'][reason.name.lower()]:,}")
             for reason, words in _REASONS.items()
         ),
+        ("held-out examples with a label", f"{facts['labelled_held_out']:,}"),
         ("tokens in labelled examples", f"{pairs['labelled_tokens']:.1%}"),
         *((f"rows of {name}/", f"{number:,}") for name, number in facts["static"].items()),
         ("sentences cut into pieces", f"{pairs['sentences_cut']:,}"),

@@ -19,7 +19,8 @@ def prepare(command: PrepCommand, executor: "Executor | None" = None) -> Path:
     `python -m data_prep.run --help` explains each option.
 
     Args:
-        executor: encodes the text; worker processes of this machine by default.
+        executor: encodes the text, `workers` blocks of 2 MB at once and as many in wait; worker processes of this
+            machine by default.
 
     Returns:
         `out`, for `pretrain(prepared=...)`, or for `PreparedCorpus` to look into it.

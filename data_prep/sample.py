@@ -5,6 +5,7 @@ from pathlib import Path
 
 from .preparation import Preparation
 from .prepared import PreparedCorpus
+from .records import RECORD
 from .settings import ExampleSettings, PrepSettings
 from .split import Split, held_out_target
 
@@ -31,8 +32,23 @@ class Whole:
         """Of the whole corpus, prepared. The vocabulary and the report do not grow with the text."""
         times = {"train": self.train, "train_pairs": self.train,
                  "validation": self.validation, "validation_pairs": self.validation}  # fmt: skip
-        files = (path for path in sample.folder.rglob("*") if path.is_file())
-        return sum(times.get(path.relative_to(sample.folder).parts[0], 1.0) * path.stat().st_size for path in files)
+        names = (path.name for path in sample.folder.iterdir())
+        return sum(times.get(name, 1.0) * _bytes_of(sample.folder / name) for name in names)
+
+    def bytes_meanwhile(self, sample: PreparedCorpus) -> float:
+        """Of what lies beside that until the whole is prepared: encoded blocks, as large as its text, and records."""
+        train, validation = (_bytes_of(sample.folder / part) for part in ("train", "validation"))
+        return self.train * train + self.validation * validation + RECORD.itemsize * self.documents(sample)
+
+    def documents(self, sample: PreparedCorpus) -> float:
+        """Of the whole corpus, with the held-out ones."""
+        train, validation = (sample.manifest[part]["documents"] for part in ("train", "validation"))
+        return self.train * train + self.validation * validation
+
+
+def _bytes_of(path: Path) -> int:
+    """Of a file, or of all files of a folder."""
+    return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
 
 
 def prepare_sample(

@@ -58,7 +58,7 @@ class PrepSettings:
     show_text: Literal["yes", "no"] = "yes"
     """no: nothing of the text on the screen, in the log or in the report."""
     workers: int | Literal["auto"] = "auto"
-    """Processes that encode. auto: one a core. The result does not depend on it."""
+    """Processes that encode. auto: one a core of this machine. The result does not depend on it."""
 
     def __post_init__(self):
         if isinstance(self.vocab_size, int) and (self.vocab_size < 128 or self.vocab_size % 64):

@@ -18,8 +18,9 @@ from .records import find_duplicates, hash_order
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
 BYTES_PER_TOKEN = 5
 HELD_OUT_SHARE, HELD_OUT_TOKENS, HELD_OUT_PAIRS = 0.05, 250_000, 500
-# The held-out part never takes more than this share, however small the corpus.
-LARGEST_SHARE = 0.2
+# No more than this share is wanted, however small the corpus. Whole documents and groups may take up to twice as much,
+# which is said from _MUCH on.
+LARGEST_SHARE, _MUCH = 0.2, 0.25
 VOCABULARY_BYTES = 500_000_000
 
 TRAIN, VALIDATION, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2, 3
@@ -60,6 +61,8 @@ class Split:
     """What was kept on one side."""
     wanted: "Arrangement"
     """What should have been."""
+    is_chosen: bool
+    """Whether the held-out text was chosen here, and not given."""
 
     @property
     def num_duplicates(self) -> int:
@@ -70,18 +73,12 @@ class Split:
         return int(np.count_nonzero(self.role == NEAR_DUPLICATE))
 
     def sentences(self) -> list[str]:
-        """What became of near duplicates and of files, for people."""
-        found = []
-        share = f"{self.num_near_duplicates:,} documents share half of their text with another one"
+        """What became of near duplicates and of files, and what was cut, for people."""
+        found, share = [], self._alike()
         if dropped := self.num_near_duplicates_dropped:
             found.append(f"{share}; {dropped:,} of them were dropped.")
         elif self.arrangement.near_duplicates:
             found.append(f"{share}; those that are alike lie on one side of the split.")
-        elif self.wanted.near_duplicates:
-            found.append(
-                f"Warning: {share}, too many to lie on one side of the split, so evaluation will look better than it "
-                "is: --near-duplicates drop keeps the first of them."
-            )
         if self.arrangement.files:
             found.append("Whole files are held out (--group-by document: documents).")
         elif self.wanted.files:
@@ -89,7 +86,31 @@ class Split:
                 "Files are too few or too large to be held out whole: documents of one file lie on both sides of the "
                 "split (--group-by file holds out the smallest)."
             )
+        if self.cut_document is not None:
+            found.append(
+                f"No whole document is small enough to be held out: the last {self.cut_share:.1%} of the largest one "
+                "is, and the rest of it is learned from."
+            )
         return found
+
+    def warnings(self) -> list[str]:
+        """What makes the held-out part a bad one, each with a remedy."""
+        found = []
+        arrangement, wanted = self.arrangement.near_duplicates, self.wanted.near_duplicates
+        if wanted and not arrangement and not self.num_near_duplicates_dropped:
+            found.append(
+                f"{self._alike()}, too many to lie on one side of the split, so evaluation will look better than it "
+                "is: --near-duplicates drop keeps the first of them."
+            )
+        if self.is_chosen and self.held_out_bytes > _MUCH * self.bytes:
+            found.append(
+                f"{self.held_out_bytes / self.bytes:.0%} of the text are held out, as the smallest documents or groups "
+                "are so large: give a --validation-corpus, more documents, or smaller groups."
+            )
+        return found
+
+    def _alike(self) -> str:
+        return f"{self.num_near_duplicates:,} documents share half of their text with another one"
 
 
 @dataclass(frozen=True)
@@ -167,7 +188,8 @@ def split_documents(
             cut_share = target / int(sizes[cut_document])
     in_vocabulary = _first_in_order(records, order, role == TRAIN, sizes)
     wanted = arrangement if num_validation else arrangements[0]
-    return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted)
+    return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted,
+                 is_chosen=not num_validation)  # fmt: skip
 
 
 def _without_a_single_group(records: np.ndarray, rules: SplitRules) -> tuple[np.ndarray, SplitRules]:

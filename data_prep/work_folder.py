@@ -2,8 +2,8 @@
 
     hub/                data sets of the Hub, a .jsonl.gz file each
     identity.json       what is prepared from what
-    documents.bin       a record of each document, and in signatures.bin what it is compared by; every run writes
-                        them again
+    documents.bin       a record of each document, and in signatures.bin what it is compared by, until it has been;
+                        every run writes them again
     tokenizer/, .json   the vocabulary, and its seal
     blocks/             encoded text, a file and its seal a block
 

@@ -66,8 +66,10 @@ def dry_run(settings: PretrainSettings) -> None:
         found = evaluation(model, examples_at_once(evaluation.examples, settings.micro_batch_tokens))
         if not settings.prepared:
             show_examples(prepared)
-        on_disk = 0.0 if settings.prepared else whole.bytes_on_disk(prepared)
-    corpus = CorpusSize(corpus_tokens, whole.about, on_disk)
+        on_disk = (0.0, 0.0)
+        if not settings.prepared:
+            on_disk = whole.bytes_on_disk(prepared), whole.bytes_meanwhile(prepared)
+    corpus = CorpusSize(corpus_tokens, whole.about, *on_disk)
     _print_plan(settings, learner, objective, objective.summary(found), speeds, corpus)
 
 
@@ -92,6 +94,8 @@ class CorpusSize:
     """Or "at least"."""
     bytes: float
     """On disk, prepared; 0 where it is there already."""
+    bytes_meanwhile: float
+    """Beside them, until it is prepared."""
 
     def __str__(self) -> str:
         return f"{self.about} {self.tokens:,} tokens"
@@ -163,7 +167,7 @@ def _print_plan(
     of_lengths = "".join(f"; at {s.length}: {s}" for s in speeds[1:])
     sizes = ", then ".join(map(str, dict.fromkeys(s.batch_size for s in speeds)))
     # And the model alone.
-    disk = corpus.bytes + needs.checkpoints + needs.weights
+    disk = corpus.bytes + max(corpus.bytes_meanwhile, needs.checkpoints + needs.weights)
     say_plan(
         {
             "model": f"{parameters:,} parameters",

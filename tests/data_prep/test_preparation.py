@@ -198,6 +198,9 @@ def test_a_validation_corpus_without_a_word_is_named(corpus, tmp_path):
 def test_groups_stay_together(tmp_path):
     rng = random.Random(1)
     rows = [{"text": sentence(rng) + " " + sentence(rng), "patient": f"p{i % 40}"} for i in range(400)]
+    # Near duplicates join six groups, which are counted as six.
+    letter = " ".join(sentence(rng) for _ in range(30))
+    rows += [{"text": f"{letter} {i}", "patient": f"p{i}"} for i in range(6)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = prepare(settings(path, group_column="patient", vocab_size="auto"), EXAMPLES, tmp_path / "out")
@@ -211,7 +214,9 @@ def test_groups_stay_together(tmp_path):
     assert 0 < held < 40
     facts = json.loads((found.folder / "prep_report.json").read_text())
     assert facts["corpus"]["groups"] == {"train": 40 - held, "validation": held}
-    assert f"| groups, validation | {held} |" in (found.folder / "prep_report.md").read_text()
+    report = (found.folder / "prep_report.md").read_text()
+    assert f"| groups, validation | {held} |" in report
+    assert "| documents that share half of their text with another | 6 |" in report
 
 
 def sentences_of(shards):

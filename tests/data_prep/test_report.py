@@ -27,6 +27,7 @@ SOUND = {
         "examples": 1010,
         "sentences_cut": 100,
     },
+    "labelled_held_out": 90,
     "copied": {"tokens": 5_000, "share": 0.05},
 }
 
@@ -70,6 +71,12 @@ def test_sound_text_is_left_alone():
 def test_each_trouble_is_said_alone(facts, words):
     (sentence,) = warnings(facts, False)
     assert words in sentence
+
+
+def test_where_next_sentences_are_learned_but_not_evaluated_it_is_said():
+    (sentence,) = warnings_of_size(SOUND | {"labelled_held_out": 0}, False)
+    assert "next sentences are learned, but never evaluated" in sentence
+    assert warnings_of_size(changed("pairs", next=0) | {"labelled_held_out": 0}, False) == []
 
 
 def test_long_words_of_copies_explain_no_unknown_words():

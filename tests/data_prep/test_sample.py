@@ -11,6 +11,7 @@ from data_prep.preparation import prepare
 from data_prep.run import main
 from data_prep.sample import Whole, prepare_sample
 from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.work_folder import WorkFolder
 
 WORDS = "the patient was given a low dose of the drug after two weeks and the liver was normal in all others".split()
 SIZE = 20_000
@@ -79,7 +80,13 @@ def test_a_corpus_smaller_than_the_sample_is_all_of_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys):
+def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys, monkeypatch):
+    worked_with, remove = [], WorkFolder.remove
+
+    def watched(work):
+        worked_with.append(bytes_of(work.path))
+        remove(work)
+
     texts = [document(700, seed) for seed in range(120)]
     assert sum(map(len, texts)) > 2 * SAMPLE_BYTES
     corpus = folder(tmp_path / "corpus", texts)
@@ -89,13 +96,19 @@ def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     assert len(re.findall(r"^Example \d \(.*\): \[CLS\]", printed, re.MULTILINE)) == 3
     assert "A document is a file" in printed and "Only" not in printed
+    monkeypatch.setattr(WorkFolder, "remove", watched)
     assert main([*given, f"--out={tmp_path / 'out'}"]) == 0
     facts = json.loads((tmp_path / "out" / "prep_report.json").read_text())
     tokens = int(re.search(r"text .* MB, ([\d,]+) tokens", printed)[1].replace(",", ""))
     assert tokens == pytest.approx(facts["train"]["tokens"] + facts["validation"]["tokens"], rel=0.1)
-    disk = int(re.search(r"disk +about ([\d,]+) MB", printed)[1].replace(",", "")) * 1e6
-    size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert disk == pytest.approx(size, rel=0.2)
+    found = re.search(r"disk +about ([\d,]+) MB, and ([\d,]+) MB more", printed).groups()
+    disk, meanwhile = (int(number.replace(",", "")) * 1e6 for number in found)
+    assert disk == pytest.approx(bytes_of(tmp_path / "out"), rel=0.2)
+    assert meanwhile == pytest.approx(max(worked_with), rel=0.2)
+
+
+def bytes_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_sample_of_one_file_is_split_whatever_is_to_stay_together(tmp_path):

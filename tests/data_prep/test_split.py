@@ -205,6 +205,8 @@ def test_a_single_document_is_cut(records_of):
     assert (found.role.tolist(), found.cut_document) == ([TRAIN, DUPLICATE], 0)
     assert found.cut_share == pytest.approx(0.2)
     assert found.in_vocabulary.tolist() == [True, False]
+    (sentence,) = found.sentences()
+    assert "the last 20.0% of the largest one" in sentence and found.warnings() == []
 
 
 def test_a_few_large_groups_are_not_cut(records_of):
@@ -216,6 +218,14 @@ def test_a_few_large_groups_are_not_cut(records_of):
     assert len(held_out) == 1
     assert held_out != {"hospital 0"}
     assert np.count_nonzero(found.role == VALIDATION) == 5
+    assert found.warnings() == [] and found.sentences() == []
+
+
+def test_where_far_more_is_held_out_than_wanted_it_is_said(records_of):
+    documents = [(f"letter {n} " + "x" * 400_000, f"hospital {n % 2}") for n in range(20)]
+    (warning,) = split_documents(records_of(documents), LENGTH).warnings()
+    assert "50% of the text are held out" in warning and "--validation-corpus" in warning
+    assert split_documents(records_of(documents), LENGTH, num_validation=10).warnings() == []
 
 
 @pytest.mark.parametrize("group", [None, "of the giant"])
