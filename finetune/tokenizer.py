@@ -17,8 +17,11 @@ def open_tokenizer(folder: str | Path) -> TextTokenizer:
     Raises:
         FinetuneError, PrepError: the folder holds no model, or no tokenizer that goes with it.
     """
-    if not family_of(folder, FinetuneError).is_wrapped:
-        return WordPieceTokenizer.load(folder)
+    is_wrapped = family_of(folder, FinetuneError).is_wrapped
     with model_mistakes(FinetuneError):
         has_segments = read_config(folder).type_vocab_size > 1
-    return TransformersTokenizer.load(folder, has_segments)
+    if is_wrapped:
+        return TransformersTokenizer.load(folder, has_segments)
+    tokenizer = WordPieceTokenizer.load(folder)
+    tokenizer.tells_segments = has_segments
+    return tokenizer

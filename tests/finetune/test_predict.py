@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from finetune.predict import main
 from finetune.predictor import Facts
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification
+from model import BertForPreTraining
+from model.families import read_config
 from pretrain.engine.checkpoint import save_model_folder
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +248,14 @@ def test_pairs_in_every_form(pair_model, ask, write_rows, tmp_path):
     # Beside other texts a sum may end in another digit.
     (label, probabilities), *_ = answers(parsed(ask(other, "--text-column", "y", "x", model=pair_model).out))
     assert label == expected[1][0] and probabilities == pytest.approx(expected[1][1], abs=1e-5)
+
+
+def test_pairs_for_a_model_without_a_second_segment(encoder, small_tokenizer, ask, write_rows, tmp_path):
+    config = replace(read_config(encoder), type_vocab_size=1)
+    save_model_folder(BertForPreTraining(config), small_tokenizer, tmp_path / "encoder")
+    model = classifier_folder(tmp_path / "encoder", tmp_path / "model", ("question", "answer"))
+    (row,) = parsed(ask(write_rows([{"question": "heart rate", "answer": "stable"}]), model=model).out)
+    assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
 
 
 def test_columns_are_those_of_training_then_those_with_a_usual_name(encoder, ask, write_rows, tmp_path):
