@@ -6,14 +6,13 @@ from pathlib import Path
 
 import torch
 
-from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import write_text
 from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import weights_digest
 from pretrain.engine.process import Interruption
-from pretrain.engine.stage import SETTINGS_FILE, as_before, stage
+from pretrain.engine.stage import as_before, stage, write_settings
 from pretrain.engine.threads import busy
 
 from .batches import Encoded
@@ -83,7 +82,7 @@ def run_seeds(
         say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
         return results
     if world.is_main:
-        write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+        write_settings(settings, out)
         _list_bad_rows(out / "bad_rows.jsonl", dataset)
     introduce(settings)
     searched = {"learning_rates_tried": None, "grid": None}

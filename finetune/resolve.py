@@ -19,7 +19,7 @@ from .tokenizer import open_tokenizer
 # These do not decide the result of a seed.
 MAY_DIFFER = {
     "out", "resume", "dry_run", "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "seeds",
-    "show_text", "report_by",
+    "show_text", "report_by", "threads",
 }  # fmt: skip
 # Learning rate at hidden size 768 (Devlin et al. 2019, section A.3), and at 128, where it was measured
 # (docs/fine_tuning.md): twice as much and some seeds fail.

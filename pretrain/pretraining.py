@@ -10,7 +10,7 @@ import torch
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.durable import read_object, write_json, write_text
+from data_prep.durable import read_object, write_json
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
@@ -31,7 +31,7 @@ from .engine.loop import Run, train
 from .engine.process import Interruption
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.settings import Budget, PretrainError, Schedule
-from .engine.stage import SETTINGS_FILE, as_before, stage
+from .engine.stage import as_before, stage, write_settings
 from .engine.step import Learner, rehearse
 from .engine.threads import Threads, busy
 from .evaluate import Evaluation, EvaluationPlan
@@ -209,7 +209,7 @@ class Pretraining:
         # Nothing is written before all that was found has been read.
         if self.world.is_main:
             aside = unused(command_line.as_dict(self.settings))
-            write_text(self.out / SETTINGS_FILE, command_line.to_yaml(self.settings, without=aside))
+            write_settings(self.settings, self.out, without=aside)
         run = self.make_run(learner, state, plan)
         self.trouble = Trouble(self.objective, run.used)
         self._introduce(run)

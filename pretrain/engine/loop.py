@@ -169,7 +169,8 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         arrange_sums(run.learner, batches.maker.nothing())
     run.agree()
     if run.counters.micro_batch_tokens:
-        batches.maker.micro_batch_tokens = run.counters.micro_batch_tokens
+        # A run that has moved may have chosen smaller ones.
+        batches.maker.micro_batch_tokens = min(batches.maker.micro_batch_tokens, run.counters.micro_batch_tokens)
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
     unread: deque[Outcome] = deque()

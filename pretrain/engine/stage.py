@@ -1,8 +1,9 @@
 """What every stage begins with: its processes, its settings and those of an earlier run, and its output folder."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import yaml
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.durable import require_folder
+from data_prep.durable import require_folder, write_text
 
 from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World, joined
@@ -111,6 +112,23 @@ def as_before(
             f"{out} holds a run of other settings ({'; '.join(found)}): give another --out, or the same settings"
         )
     return command_line.from_dict(type(settings), now, source=str(path))
+
+
+def write_settings(settings: LoopSettings, out: Path, without: Collection[str] = ()) -> None:
+    """Write down the settings of a run. What it began with on another machine and this one cannot do stays as it is,
+    so that the run takes it up again where it can.
+
+    Args:
+        without: names of settings that have nothing to act on.
+    """
+    path = out / SETTINGS_FILE
+    if path.exists():
+        before = _read(path)
+        of_machine = dict.fromkeys(for_device("cpu"), "auto")
+        settings = replace(
+            settings, **{name: before[name] for name in chosen_again(before, {"device": "auto", **of_machine})}
+        )
+    write_text(path, command_line.to_yaml(settings, without=without))
 
 
 def _same_folders(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:

@@ -36,16 +36,22 @@ def begun_elsewhere(prepared, out, **facts):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | facts))
 
 
-def test_a_run_begun_in_bf16_goes_on_in_float32_where_there_is_no_bf16_and_says_so(prepared, tmp_path, capsys, no_bf16):
+def test_a_run_begun_in_bf16_goes_on_in_float32_where_there_is_no_bf16_and_says_so(
+    prepared, tmp_path, capsys, no_bf16, monkeypatch
+):
     out = tmp_path / "out"
     begun_elsewhere(prepared, out, precision="bf16")
     capsys.readouterr()
     pretrain(settings(prepared, out, 4))
     said = capsys.readouterr().out
     assert "begun in bf16, for which cpu has no instructions here: it goes on in fp32" in said
-    assert yaml.safe_load((out / SETTINGS_FILE).read_text())["precision"] == "fp32"
     results = json.loads((out / "results.json").read_text())
     assert results["steps"] == 4 and results["machines"][-1]["precision"] == "fp32"
+    # Back where there is bf16.
+    monkeypatch.setattr("pretrain.engine.device.computes_in_bf16", lambda device: True)
+    pretrain(settings(prepared, out, 6))
+    machines = json.loads((out / "results.json").read_text())["machines"]
+    assert [machine["precision"] for machine in machines] == ["fp32", "bf16"]
 
 
 def test_arithmetic_that_was_asked_for_stays_and_differs(prepared, tmp_path, no_bf16):
@@ -59,9 +65,11 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(prepared, tmp_path, ca
     out = tmp_path / "out"
     begun_elsewhere(prepared, out, device="cuda", precision="fp16", micro_batch_tokens=65_536)
     pretrain(settings(prepared, out, 4))
-    found = yaml.safe_load((out / SETTINGS_FILE).read_text())
-    assert (found["device"], found["precision"], found["micro_batch_tokens"]) == ("cpu", "fp32", 8_192)
     assert "begun on cuda, which is not there" in capsys.readouterr().out
+    assert json.loads((out / "results.json").read_text())["machines"][-1]["precision"] == "fp32"
+    # For the machine that it may go back to.
+    found = yaml.safe_load((out / SETTINGS_FILE).read_text())
+    assert (found["device"], found["precision"], found["micro_batch_tokens"]) == ("cuda", "fp16", 65_536)
 
 
 @pytest.mark.slow
@@ -72,8 +80,11 @@ def test_a_counted_run_keeps_its_threads_and_a_timed_one_takes_the_machines(prep
         given = settings(prepared, out, 1)
         pretrain(replace(given, budget=first, threads=1))
         pretrain(replace(given, budget=then))
-        assert yaml.safe_load((out / SETTINGS_FILE).read_text())["threads"] == expected
         assert torch.get_num_threads() == expected
+        assert yaml.safe_load((out / SETTINGS_FILE).read_text())["threads"] == 1
+    pretrain(replace(given, out=str(tmp_path / "1steps"), budget="4steps", threads=2))
+    assert torch.get_num_threads() == 2
+    assert yaml.safe_load((tmp_path / "1steps" / SETTINGS_FILE).read_text())["threads"] == 2
 
 
 def test_a_slow_machine_takes_half_as_many_examples_a_step_in_a_budget_of_time():
