@@ -21,8 +21,8 @@ from .settings import FIXED, USUAL, WEIGHT_DECAY, PretrainSettings
 # whose MLM head is new, as that of an encoder for vectors.
 CONTINUED, WITH_NEW_HEAD = 0.1, {"muon": 0.4, "adamw": 1.0}
 # With 600 steps of the usual size half the size was better, with 1,050 worse for words (docs/performance.md).
-# The speed that is known before a run may be two fifths off.
-_FEW_STEPS = 600
+# The speed that is known before a run is mostly too high, by up to half: this is for about 700.
+_FEW_STEPS = 800
 # Seconds of a budget from which on layers are compiled.
 _LONG = 600
 # Tokens of text, and how many times it is read at least, where more weight decay was seen to help, and how much.
