@@ -120,11 +120,14 @@ class Outcome:
     """The mean losses, the gradient norm before clipping, 1 for a sick step, 1 for an overflow."""
     identify: Callable[[], list[Any]]
     """Where the examples of the step are (see `Batches.identify`)."""
+    without_targets: frozenset[str] = frozenset()
+    """Names of losses that are 0 for want of a target."""
 
     @property
     def losses(self) -> dict[str, float]:
-        """Means over the targets of the global batch, nats; waits for the step."""
-        return dict(zip(self.names, self.arriving.numbers(), strict=False))
+        """Means over the targets of the global batch, nats, of those that have any; waits for the step."""
+        found = zip(self.names, self.arriving.numbers(), strict=False)
+        return {name: value for name, value in found if name not in self.without_targets}
 
     @property
     def norm(self) -> float:
@@ -169,8 +172,8 @@ class Counters:
     """The step whose checkpoint a schedule with a plateau can be extended from."""
     micro_batch_tokens: int | None = None
     """What a GPU's memory allowed, where it was less than asked for."""
-    losses: dict[str, float] = field(default_factory=dict)
-    """Sums of the losses, and the number of steps, since the last row of metrics.jsonl."""
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    """Of each loss its sum and the number of steps that had it, since the last row of metrics.jsonl."""
     usual_loss: UsualLoss = field(default_factory=UsualLoss)
     spikes: int = 0
     machines: list[dict[str, Any]] = field(default_factory=list)
@@ -179,6 +182,10 @@ class Counters:
     def __post_init__(self) -> None:
         if isinstance(self.usual_loss, dict):
             self.usual_loss = UsualLoss(**self.usual_loss)
+        # Older versions wrote sums, and the number of all steps beside them.
+        losses: dict[str, Any] = self.losses
+        if (steps := losses.pop("steps", None)) is not None:
+            self.losses = {name: [total, steps] for name, total in losses.items()}
 
     def count(self, outcome: Outcome) -> None:
         """Count the step if it changed no weight; waits for it."""

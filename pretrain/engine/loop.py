@@ -173,6 +173,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         batches.maker.micro_batch_tokens = min(batches.maker.micro_batch_tokens, run.counters.micro_batch_tokens)
     # A budget that has grown puts the run back to an earlier share of it.
     run.counters.evaluations = min(run.counters.evaluations, run.evaluations_due())
+    run.progress.begin(run.counters.tokens, run.seconds(), run.used())
     unread: deque[Outcome] = deque()
     with run.interruption.deferred(), anomalies(run):
         while not run.is_over():

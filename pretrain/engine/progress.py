@@ -78,22 +78,31 @@ class Progress:
         self.metrics, self.log_every, self.weights = metrics, log_every, weights or {}
         self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: Bar | None = None
+        self._began: tuple[int, float, float] | None = None
         self._since: tuple[int, float, float] | None = None
         self._printed = -1
+
+    def begin(self, tokens: int, seconds: float, used: float) -> None:
+        """Take note of where this process begins to train."""
+        self._began = self._began or (tokens, seconds, used)
 
     def step(self, counters: Counters, outcome: Outcome, seconds: float, used: float) -> None:
         """Record a step; `seconds` and `used` are the time and the share of the budget used.
 
-        Losses that are not finite have no mean; the row counts the steps that were skipped for them.
+        Losses that are not finite have no mean; the row counts the steps that were skipped for them. Nor has a loss for
+        which no step had a target.
         """
         losses, norm = outcome.losses, outcome.norm
         if all(map(math.isfinite, losses.values())):
-            for name, value in {**losses, "steps": 1}.items():
-                counters.losses[name] = counters.losses.get(name, 0) + value
+            for name, value in losses.items():
+                total, steps = counters.losses.get(name, (0.0, 0))
+                counters.losses[name] = [total + value, steps + 1]
         speed, left = self._pace(outcome.tokens, seconds, used)
         if outcome.step % self.log_every == 0:
-            steps = counters.losses.pop("steps", 0)
-            means = {f"{name}_loss": self._unweighted(name, value) / steps for name, value in counters.losses.items()}
+            means = {
+                f"{name}_loss": self._unweighted(name, total) / steps
+                for name, (total, steps) in counters.losses.items()
+            }
             row: dict[str, Any] = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
             row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
             row |= {"skipped": counters.skipped, "overflows": counters.overflows}
@@ -110,11 +119,11 @@ class Progress:
         """Tokens a second since this process began to train, and the seconds until the budget is used at that pace.
 
         A run may have been stopped, or have begun on another machine: what went before says nothing about the rest.
+        The first step, which warms up, counts where there is no other.
         """
-        if self._since is None:
-            self._since = (tokens, seconds, used)
-            return 0.0, seconds * (1 - used) / max(used, 1e-9)
-        trained, took, share = (now - then for now, then in zip((tokens, seconds, used), self._since, strict=True))
+        now = (tokens, seconds, used)
+        trained, took, share = (a - b for a, b in zip(now, self._since or self._began or (0, 0.0, 0.0), strict=True))
+        self._since = self._since or now
         return trained / max(took, 1e-9), took * (1 - used) / max(share, 1e-9)
 
     def _show(self, row: dict[str, Any], used: float, left: float) -> None:
@@ -153,6 +162,8 @@ class Progress:
 
 class Silence:
     """The progress of a process that is not the main one: nothing is shown or written."""
+
+    def begin(self, *facts: object) -> None: ...
 
     def step(self, *facts: object) -> None: ...
 

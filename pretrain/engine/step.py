@@ -113,6 +113,7 @@ def step(learner: Learner, batches: Batches) -> Outcome:
         names=tuple(sums),
         arriving=arriving,
         identify=batches.identification(),
+        without_targets=frozenset(name for name in sums if not totals[name]),
     )
 
 
