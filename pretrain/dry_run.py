@@ -187,7 +187,7 @@ def _print_plan(
     )
     for warning in (
         needs.warning,
-        too_large(parameters, corpus.tokens),
+        None if settings.starts_from else too_large(parameters, corpus.tokens),
         None if settings.starts_from else too_short(steps, budget.unit == "seconds"),
         busy(settings),
     ):

@@ -143,8 +143,8 @@ def _plateau(rows: Sequence[dict], share: float) -> str | None:
         return None
     return (
         f"Warning: after {share:.0%} of the budget the loss is still that of word frequencies alone "
-        f"({loss:.2f}, {unigram:.2f}): give a longer --budget or a smaller --preset; if that does not help, halve the "
-        "--learning-rate, and look into prep_report.md for text that repeats."
+        f"({loss:.2f}, {unigram:.2f}): give a longer --budget or a smaller model (--preset); if that does not help, "
+        "halve the --learning-rate, and look into prep_report.md for text that repeats."
     )
 
 
@@ -155,7 +155,7 @@ def _rise(rows: Sequence[dict]) -> str | None:
         return None
     return (
         f"Warning: the held-out loss has risen from {lowest:.2f} at step {best['step']:,} to {latest:.2f}: the model "
-        "learns the text by heart. Give more text, a shorter --budget, a smaller --preset or --dropout 0.1."
+        "learns the text by heart. Give more text, a shorter --budget, a smaller model (--preset) or --dropout 0.1."
     )
 
 

@@ -233,6 +233,8 @@ class Pretraining:
         """
         phase, settings = self.phases[number], self.settings.phases[number][1]
         run.until, self.evaluation = phase.until, phase.evaluation
+        if len(self.phases) > 1:
+            run.progress.notes = {"sequence_length": phase.length}
         before = run.describe["sequence_length"]
         if position and before != phase.length:
             if run.is_over():
@@ -269,13 +271,24 @@ class Pretraining:
         return str(newest)
 
     def evaluation_plan(self, model, state: dict) -> EvaluationPlan:
-        """How many held-out examples the evaluations take: as the checkpoint has it, or by the budget."""
-        if "evaluation" in state:
-            return EvaluationPlan(**state["evaluation"])
-        budget = Budget.parse(self.settings.budget)
+        """How many held-out examples the evaluations take: by the budget, or as the checkpoint has it. The last one is
+        planned anew where the budget has grown, or a budget of time goes on on another machine."""
+        budget, before = Budget.parse(self.settings.budget), None
+        if state:
+            before = EvaluationPlan(**state["evaluation"])
+            has_moved = not budget.is_counted and self.world.from_main(lambda: not self._was_here(state))
+            if not has_moved and budget.amount <= state["schedule"]["total"]:
+                return before
         phase, settings = self.phases[-1], self.settings.phases[-1][1]
         examples = phase.examples_in(budget, settings.batch_size)
-        return self.evaluation.plan(model, budget, examples, self.settings.evaluations)
+        plan = self.evaluation.plan(model, budget, examples, self.settings.evaluations)
+        # Those during a run stay comparable.
+        return replace(plan, during=before.during) if before else plan
+
+    def _was_here(self, state: dict) -> bool:
+        """Whether the newest steps of a checkpoint were computed on a machine like this one."""
+        machines = state["counters"]["machines"]
+        return bool(machines) and machines[-1]["processor"] == self.machine.processor
 
     def _require_time(self, model, seconds: float, plan: EvaluationPlan) -> None:
         """Raises PretrainError if a time budget is used up before the first step: nothing would be learned."""
@@ -312,7 +325,8 @@ class Pretraining:
         )
         if state:
             run.take_up(Schedule(**state["schedule"]))
-        facts = {"precision": self.settings.precision} | ({"compiled": True} if self.is_compiled else {})
+        facts = {"precision": self.settings.precision, "processes": self.world.size}
+        facts |= {"compiled": True} if self.is_compiled else {}
         run.note_machine(self.machine.facts() | facts)
         return run
 
@@ -344,7 +358,7 @@ class Pretraining:
         )
         say(f"{self.machine}.")
         tokens = self.prepared.manifest["train"]["tokens"]
-        for warning in (too_large(parameters, tokens), busy(settings)):
+        for warning in (None if settings.starts_from else too_large(parameters, tokens), busy(settings)):
             if warning:
                 say(warning)
         if run.world.size > 1:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import cycle, groupby
+from itertools import cycle, groupby, pairwise
 from pathlib import Path
 
 from data_prep.durable import replaced
@@ -45,18 +45,16 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
     from matplotlib.figure import Figure
 
     training = [row for row in rows if "learning_rate" in row]
-    held_out = [(row["tokens"], row["validation"]) for row in rows if "validation" in row]
+    held_out = [row for row in rows if "validation" in row]
     if not held_out:
         return
-    # Evaluations on other examples are no points of one line: the last takes more, those of a longer length others.
-    lines = [list(some) for _, some in groupby(held_out, key=lambda row: objective.baselines(row[1]))]
-    styles = [("", _FIRST)] + [
-        (", more text", _ALONE) if len(some) == 1 else (", longer", _LATER) for some in lines[1:]
-    ]
+    # Evaluations on other examples are no points of one line: the last takes more, those of another length others.
+    lines = [list(some) for _, some in groupby(held_out, key=lambda row: objective.baselines(row["validation"]))]
+    styles = [("", _FIRST), *(_style(before[-1], some) for before, some in pairwise(lines))]
     figure = Figure(figsize=(11, 4), layout="constrained")
     FigureCanvasAgg(figure)
     loss, accuracy = figure.subplots(1, 2)
-    last = held_out[-1][1]
+    last = held_out[-1]["validation"]
     for part, colour in zip(objective.parts, cycle(_COLOURS)):
         name, label = part.name, part.name.upper()
         if f"{name}_loss" not in last:
@@ -68,8 +66,8 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
                 continue
             for some, (more, style) in zip(lines, styles, strict=True):
                 # An evaluation has no result of a part where none of its examples has a target.
-                values = [scale * found.get(f"{name}_{measure}", math.nan) for _, found in some]
-                axes.plot([tokens for tokens, _ in some], values, color=colour, label=label + more, **style)
+                values = [scale * row["validation"].get(f"{name}_{measure}", math.nan) for row in some]
+                axes.plot([row["tokens"] for row in some], values, color=colour, label=label + more, **style)
             if baseline := part.baselines.get(measure):
                 level = scale * last[baseline]
                 axes.axhline(level, color=colour, linestyle=":", label=baseline.replace("_", " "))
@@ -80,6 +78,20 @@ def draw_curves(rows: list[dict], objective: PretrainingObjective, path: Path) -
         axes.legend(fontsize=8)
     with replaced(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
+
+
+def _style(before: dict, line: list[dict]) -> tuple[str, dict]:
+    """What follows the name of a later line, and how it is drawn.
+
+    Args:
+        before: the evaluation before its first.
+    """
+    style = _ALONE if len(line) == 1 else _LATER
+    length = line[0].get("sequence_length")
+    # Runs of older versions do not say how long their examples were.
+    if length == before.get("sequence_length") and (length or len(line) == 1):
+        return ", more text", style
+    return f", {length} tokens" if length else ", longer", style
 
 
 # Fewer steps leave a model where it began.
@@ -104,15 +116,23 @@ class Trouble:
         Args:
             rows: of metrics.jsonl.
         """
-        rows = [row for row in rows if "validation" in row]
-        warnings = self.objective.warnings(rows, self.used())
+        warnings = self.objective.warnings(_comparable(rows), self.used())
         new = {kind: sentence for kind, sentence in warnings.items() if kind not in self._said}
         self._said |= new.keys()
         return list(new.values())
 
 
+def _comparable(rows: Sequence[dict]) -> list[dict]:
+    """The newest evaluation and those before it since the learning rate last rose, as it does again where a budget has
+    grown: with the rate the loss rises, too."""
+    rates = [(place, row["learning_rate"]) for place, row in enumerate(rows) if "learning_rate" in row]
+    risen = max((place for (_, before), (place, rate) in pairwise(rates) if rate > before), default=0)
+    found = [(place, row) for place, row in enumerate(rows) if "validation" in row]
+    return [row for place, row in found[:-1] if place > risen] + [row for _, row in found[-1:]]
+
+
 def too_large(parameters: int, tokens: int) -> str | None:
-    """A sentence where a model is large for the tokens of its corpus."""
+    """A sentence where a fresh model is large for the tokens of its corpus."""
     if parameters <= PARAMETERS_A_TOKEN * tokens:
         return None
     return (
@@ -220,7 +240,14 @@ def _data(prepared: dict, results: dict) -> str:
     return f"""\
 {train["tokens"]:,} tokens in {train["documents"]:,} documents to learn from, {validation["tokens"]:,} tokens in
 {validation["documents"]:,} documents held out. {results["steps"]:,} steps, {results["tokens"]:,} tokens computed,
-{results["processes"]} process{"es" if results["processes"] > 1 else ""}."""
+{_processes(results)}."""
+
+
+def _processes(results: dict) -> str:
+    """How many shared the steps, in all parts of the run."""
+    # Runs that an older version began do not say it of each part.
+    found = sorted({each.get("processes", results["processes"]) for each in results["machines"]})
+    return f"{' to '.join(map(str, dict.fromkeys((found[0], found[-1]))))} process{'es' if found[-1] > 1 else ''}"
 
 
 def _settings(prepared: dict, settings: PretrainSettings, objective: PretrainingObjective) -> dict:

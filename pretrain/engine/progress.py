@@ -78,6 +78,8 @@ class Progress:
         self.metrics, self.log_every, self.weights = metrics, log_every, weights or {}
         self.summary, self.after_evaluation = summary, after_evaluation
         self._bar: Bar | None = None
+        self.notes: dict[str, Any] = {}
+        """What rows of evaluations say besides."""
         self._began: tuple[int, float, float] | None = None
         self._since: tuple[int, float, float] | None = None
         self._printed = -1
@@ -150,7 +152,8 @@ class Progress:
 
     def evaluation(self, counters: Counters, results: dict[str, float]) -> None:
         """Record held-out results and say them in a line."""
-        self.metrics.write({"step": counters.step, "tokens": counters.tokens, "validation": results})
+        row = {"step": counters.step, "tokens": counters.tokens, **self.notes, "validation": results}
+        self.metrics.write(row)
         Bar.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)
         sys.stdout.flush()
         self.after_evaluation(self.metrics.rows())
@@ -162,6 +165,8 @@ class Progress:
 
 class Silence:
     """The progress of a process that is not the main one: nothing is shown or written."""
+
+    notes: Mapping[str, Any] = {}
 
     def begin(self, *facts: object) -> None: ...
 

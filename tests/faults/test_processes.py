@@ -115,7 +115,8 @@ def test_two_processes_train_as_one_and_only_the_first_one_writes(even_job, by_o
     assert names == expected
     assert set(lines.values()) == {1}
     assert "2 processes share each step." in lines
-    assert json.loads((out / "results.json").read_text())["processes"] == 2
+    results = json.loads((out / "results.json").read_text())
+    assert results["processes"] == 2 and {machine["processes"] for machine in results["machines"]} == {2}
 
 
 def test_two_processes_train_a_relative_of_bert_as_one(even_job, tmp_path):

@@ -8,7 +8,9 @@ import yaml
 from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 
+from data_prep.examples.packing import ShardExamples
 from data_prep.text.corpus import Corpus
+from pretrain.engine.checkpoint import read_state
 from pretrain.fill_mask import MaskFiller
 from pretrain.objective import PretrainingObjective
 from pretrain.objectives import bert_objective
@@ -56,6 +58,27 @@ def test_the_folder_holds_what_is_promised(finished):
         "nsp_loss", "nsp_accuracy", "nsp_majority",
     }  # fmt: skip
     assert results["steps"] == 24 and results["tokens"] > 24 * 8 * 10 and results["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "named"),
+    [
+        ((None, None, None, None), ["MLM", "MLM, more text"]),
+        ((128, 128, 128, 512), ["MLM", "MLM, 512 tokens"]),
+        ((128, 128, 512, 512), ["MLM", "MLM, 512 tokens", "MLM, more text"]),
+        ((128, 512, 512, 512), ["MLM", "MLM, 512 tokens", "MLM, more text"]),
+    ],
+)
+def test_lines_of_the_curves_are_named_by_what_was_evaluated(lengths, named, tmp_path, monkeypatch):
+    """The last evaluation takes more text, and examples may get longer on the way."""
+    figures, rows = [], []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figures.append(figure), path.touch()))
+    for number, length in enumerate(lengths):
+        level = 6.0 + (length or 0) / 1000 + (number == 3)
+        found = {"mlm_loss": 5.0, "unigram_entropy": level, "mlm_accuracy": 0.1, "most_frequent_accuracy": 0.05}
+        rows.append({"tokens": number, "validation": found} | ({"sequence_length": length} if length else {}))
+    draw_curves(rows, bert_objective(np.ones(1)), tmp_path / "curves.png")
+    assert [line.get_label() for line in figures[0].axes[1].lines if line.get_label().startswith("MLM")] == named
 
 
 def test_curves_leave_out_what_an_evaluation_has_no_result_of(tmp_path, monkeypatch):
@@ -233,6 +256,17 @@ def test_a_stable_schedule_is_extended_as_if_the_budget_had_been_larger_from_the
     assert {"step-00000033", "step-00000040"} <= {path.name for path in (out / "checkpoints").iterdir()}
     assert main(arguments(prepared, out, "60steps", warmup=0.1, **stable)) == 0
     assert "step-00000040 had decayed" in capsys.readouterr().out
+
+
+def test_the_last_evaluation_takes_as_much_as_a_larger_budget_allows(prepared, tmp_path):
+    planned = []
+    for budget in ("4steps", "12steps"):
+        assert main(arguments(prepared, tmp_path / "run", budget, **{"batch-size": 64})) == 0
+        newest = max((tmp_path / "run" / "checkpoints").iterdir())
+        planned.append(read_state(newest, ())["evaluation"])
+    held_out = len(ShardExamples.of(prepared, "validation", 48)(0))
+    assert planned[0] == {"during": 64, "final": 64, "reserve": 0.0} and held_out > 64
+    assert planned[1] == {"during": 64, "final": held_out, "reserve": 0.0}
 
 
 def test_a_decayed_schedule_rises_again_where_the_budget_has_grown(prepared, tmp_path):

@@ -38,6 +38,16 @@ def test_a_held_out_loss_that_rises_is_said_with_the_step_of_the_best():
     assert "from 4.00 at step 20 to 4.20" in found[3][0] and "--dropout" in found[3][0]
 
 
+def test_a_loss_that_rises_with_the_learning_rate_of_a_larger_budget_is_not_said():
+    rates = {10: 5e-4, 20: 1e-5, 25: 2e-4, 30: 4e-4, 40: 3e-4, 50: 2e-4}
+    losses = {10: 5.0, 20: 4.0, 30: 4.5, 40: 4.4, 50: 4.6}
+    rows = [{"step": step, "learning_rate": rate} for step, rate in rates.items()]
+    rows = sorted([*rows, *(row(step, loss) for step, loss in losses.items())], key=lambda each: each["step"])
+    trouble = Trouble(bert_objective(np.ones(1)), lambda: 0.5)
+    found = [trouble.found(rows[: end + 1]) for end, each in enumerate(rows) if "validation" in each]
+    assert [len(sentences) for sentences in found] == [0, 0, 0, 0, 1] and "from 4.40 at step 40 to 4.60" in found[-1][0]
+
+
 @pytest.mark.parametrize(("accuracy", "expected"), [(0.51, 1), (0.6, 0)])
 def test_guessed_next_sentences_are_said_at_the_end_alone(accuracy, expected):
     rows = [row(10 * n, 7 - n, accuracy) for n in range(1, 5)]
