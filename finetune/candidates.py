@@ -67,7 +67,8 @@ class Search:
         self.world, self.interruption, self.candidates, self.name = world, interruption, candidates, name
 
     def found(self) -> dict:
-        """{"chosen": the best candidate, "tried": {candidate: validation scores}, "data": digest}."""
+        """{"chosen": the best candidate, "tried": {candidate: validation scores}, "seconds": what the others took,
+        "data": digest}."""
         found = self.world.from_main(self._before)
         if not found:
             tried = {name: self._tried(name) for name in self.candidates}
@@ -77,9 +78,11 @@ class Search:
 
     def results(self, found: dict) -> dict[str, Any]:
         """For results.json."""
+        # Older versions did not write down what the others took.
+        seconds = {"search_seconds": found.get("seconds", 0.0)}
         if self.name == "rates":
-            return {"learning_rates_tried": found["tried"]}
-        return {"grid": {"chosen": found["chosen"], "tried": found["tried"]}}
+            return {"learning_rates_tried": found["tried"], **seconds}
+        return {"grid": {"chosen": found["chosen"], "tried": found["tried"]}, **seconds}
 
     def settings_of(self, found: dict) -> FinetuneSettings:
         """The settings with what was chosen."""
@@ -104,7 +107,8 @@ class Search:
     def _folder(self, name: str) -> Path:
         return self.out / self.name / name.replace(", ", "-").replace(" ", "-")
 
-    def _tried(self, name: str) -> dict[str, float]:
+    def _tried(self, name: str) -> dict[str, Any]:
+        """The results of a candidate's training."""
         what = "Learning rate " if self.name == "rates" else ""
         say(f"\n{what}{name}, seed {self.settings.seed}:")
         settings = replace(self.settings, **self.candidates[name])
@@ -112,12 +116,13 @@ class Search:
             settings, settings.seed, self._folder(name), self.material, self.world, self.interruption,
             most_restarts=0, reads_test=False,
         )  # fmt: skip
-        return training.results()["validation"]
+        return training.results()
 
-    def _choose(self, tried: dict[str, dict[str, float]]) -> dict:
-        metric = self.settings.metric
+    def _choose(self, results: dict[str, dict[str, Any]]) -> dict:
+        metric, tried = self.settings.metric, {name: found["validation"] for name, found in results.items()}
         best = min(tried, key=lambda name: self.material.dataset.task.judge(tried[name], metric))
-        found = {"chosen": best, "tried": tried, "data": self.material.digest}
+        seconds = round(sum(found["seconds"] for name, found in results.items() if name != best), 1)
+        found = {"chosen": best, "tried": tried, "seconds": seconds, "data": self.material.digest}
         write_json(self.out / f"{self.name}.json", found)
         reached = "; ".join(f"{name}: {report.number(scores[metric])}" for name, scores in tried.items())
         what = "Learning rate " if self.name == "rates" else ""

@@ -128,9 +128,18 @@ class Restarts:
             return found["collapses"]
         raise FinetuneError(f"{self.path} is damaged, or of other texts: remove {self.path.parent} to train it again")
 
-    def add(self, collapse: Collapse) -> None:
-        """Write down one more."""
-        write_json(self.path, {"data": self.data, "collapses": [*self.before(), asdict(collapse)]})
+    def add(self, collapse: Collapse, seconds: float) -> None:
+        """Write down one more.
+
+        Args:
+            seconds: that the training took.
+        """
+        found = asdict(collapse) | {"seconds": round(seconds, 1)}
+        write_json(self.path, {"data": self.data, "collapses": [*self.before(), found]})
+
+    def seconds(self) -> float:
+        """What all of them took; older versions did not write it down."""
+        return sum(found.get("seconds", 0.0) for found in self.before())
 
     def learning_rate(self, first: float) -> float:
         """The rate to train at now, of a seed whose first training was to be at `first`."""

@@ -27,8 +27,10 @@ from .settings import SCRATCH, FinetuneError, FinetuneSettings
 from .tasks import Task
 
 _MOST_COLUMNS = 4
-# Of a model's results; the baselines have no rate.
-_KEPT = ("validation", "test", "learning_rate", "learning_rates_tried", "grid", "restarts", "learned_nothing")
+# Of a model's results; the baselines have no budget and no rate.
+_KEPT = (
+    "validation", "test", "budget", "learning_rate", "learning_rates_tried", "grid", "restarts", "learned_nothing",
+)  # fmt: skip
 
 
 def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
@@ -165,6 +167,10 @@ def comparison_table(task: Task, results: dict) -> str:
         )
     if any(found["grid"] for found in results["models"].values()):
         notes.append("Each model has what was best for it on the validation texts among the paper's grid.")
+    budgets = {name: found["budget"] for name, found in results["models"].items() if found["budget"]}
+    if len(set(budgets.values())) > 1 and not any(found["grid"] for found in results["models"].values()):
+        told = ", ".join(f"{name} {budget}" for name, budget in budgets.items())
+        notes.append(f"The models were trained for {told} (--budget gives all of them the same).")
     notes += [
         _trouble(name, found)
         for name, found in results["models"].items()

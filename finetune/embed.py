@@ -161,13 +161,14 @@ def write_vectors(settings: EmbedSettings, sources: Sequence[Source], embedder) 
         for rows, found in vectors(sources, settings, embedder, bad, cosine, written.rows):
             writer.write(rows, found)
             written.rows += len(rows)
+            written.seconds = before.seconds + time.monotonic() - began
             written.skipped = before.skipped + bad.count
             written.num_long = before.num_long + embedder.num_long
             if cosine.total is not None:
                 written.num_vectors, written.vector_sum = cosine.count, cosine.total.tolist()
             output.flush(written)
         writer.close()
-    _tell(written, time.monotonic() - began, settings, embedder)
+    _tell(written, settings, embedder)
     sys.stderr.write(cosine.sentence())
 
 
@@ -206,7 +207,7 @@ def _facts(embedder) -> str:
     return f"{pooled} of layer {embedder.layer}{scaled}, {embedder.dimension} numbers, {read}"
 
 
-def _tell(written, seconds: float, settings: EmbedSettings, embedder) -> None:
+def _tell(written, settings: EmbedSettings, embedder) -> None:
     skipped = ""
     if written.skipped:
         how = "np.isnan(vectors[:, 0])" if settings.form == "npy" else "null"
@@ -218,7 +219,7 @@ def _tell(written, seconds: float, settings: EmbedSettings, embedder) -> None:
     if settings.kind is not None:
         what = f"one for each of their {settings.kind}, {embedder.dimension} numbers of layer {embedder.layer}"
     rows = f"{written.rows:,} row{'s' * (written.rows != 1)}"
-    print(f"{rows}{skipped}{long}, {seconds:.1f} s. Vectors: {what}.", file=sys.stderr)
+    print(f"{rows}{skipped}{long}, {written.seconds:.1f} s. Vectors: {what}.", file=sys.stderr)
 
 
 _EXAMPLES = """\

@@ -1,5 +1,7 @@
 """README.md of a fine-tuned model folder: what it learned, how well, how to use it."""
 
+from typing import Any
+
 from model import BertConfig
 from pretrain.engine.model_card import metadata, page, table
 
@@ -9,7 +11,7 @@ from .tasks import Card, Task
 
 _MOST_ROWS = 4
 _SETTINGS = ("budget", "batch_size", "optimizer", "learning_rate", "dropout", "metric", "class_weights", "long_text",
-             "from_scratch", "precision", "seed")  # fmt: skip
+             "from_scratch", "precision")  # fmt: skip
 _LIMITS = """\
 It judges texts like those it was trained on; on others its probabilities mean little. It repeats whatever bias its
 labels have. Its probabilities can betray whether a text was among those it learned from."""
@@ -29,7 +31,7 @@ def model_card(
     metrics = [(name, value) for name in card.metrics if (value := scores[name]["seeds"][best]) is not None]
     sections = {
         "Results": f"{_scores(task, scores, split, best, results['baselines'])}\n\n{card.findings}",
-        "Settings": table(("setting", "value"), [(name, getattr(settings, name)) for name in _settings(settings)]),
+        "Settings": table(("setting", "value"), [*_settings(settings).items(), ("seed", results["best_seed"])]),
         "Use": _use(card, settings),
         "Limits": _LIMITS,
     }
@@ -39,9 +41,10 @@ def model_card(
     return page(block, card.title, _introduction(config, results, split, is_pair, settings), sections)
 
 
-def _settings(settings: FinetuneSettings) -> tuple[str, ...]:
-    """The names of those that are shown."""
-    return _SETTINGS if settings.teacher is None else (*_SETTINGS, "teacher_weight")
+def _settings(settings: FinetuneSettings) -> dict[str, Any]:
+    """Those that are shown."""
+    names = _SETTINGS if settings.teacher is None else (*_SETTINGS, "teacher_weight")
+    return {name: getattr(settings, name) for name in names}
 
 
 def _introduction(config: BertConfig, results: dict, split: str, is_pair: bool, settings: FinetuneSettings) -> str:

@@ -37,6 +37,8 @@ class Written:
     bytes: int = 0
     skipped: int = 0
     """Rows without a usable text."""
+    seconds: float = 0.0
+    """That they took."""
     predictions: int = 0
     columns: list[str] | None = None
     """Of a CSV."""

@@ -78,15 +78,14 @@ def run(settings: PredictSettings) -> None:
         writer = Writer(output.file, form, predictor.task, written, output.beginning() if written.rows else "")
         for found in predictions(sources, settings, predictor, bad, written.rows):
             writer.write(found)
+            written.seconds = before.seconds + time.monotonic() - began
             written.skipped = before.skipped + bad.count
             written.num_long = before.num_long + predictor.num_long
             written.num_cut = before.num_cut + predictor.num_cut
             output.flush(written)
         writer.close()
     skipped = f", {written.skipped:,} of them without a usable text" if written.skipped else ""
-    print(
-        f"{written.rows:,} rows{skipped}{_long(written, predictor)}, {time.monotonic() - began:.1f} s", file=sys.stderr
-    )
+    print(f"{written.rows:,} rows{skipped}{_long(written, predictor)}, {written.seconds:.1f} s", file=sys.stderr)
 
 
 def _long(written: Written, predictor) -> str:

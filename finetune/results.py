@@ -73,12 +73,13 @@ class Results:
             **self.task.results(self.dataset.train, self.dataset.held_out(), self.shown),
             "best_seed": self.best["seed"],
             "chosen_by": self.settings.metric,
-            "learning_rate": self.settings.learning_rate,
+            "budget": self.settings.budget,
+            "learning_rate": self.best["learning_rate"],
             **self.searched,
             "restarts": sum(len(found["restarts"]) for found in self.found),
             "learned_nothing": [found["seed"] for found in self.found if found["learned_nothing"]],
             "rows": self.dataset.rows(),
-            "seconds": round(sum(found["seconds"] for found in self.found), 1),
+            "seconds": round(sum(found["seconds"] for found in self.found) + self.searched["search_seconds"], 1),
             "data": self.best["data"],
         }
 

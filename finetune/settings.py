@@ -82,7 +82,8 @@ class FinetuneSettings(LoopSettings):
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
-    macro_f1, micro_f1 of labels, f1 of entities and answers, loss of numbers, accuracy of choices."""
+    macro_f1, micro_f1 of labels, strict_f1 of entities, f1 of answers, loss of numbers, accuracy of choices and of the
+    tags of words."""
     positive: str | None = None
     """Of two classes the one that is looked for. Not given: the rarer one in --train."""
     operating_point: str | None = None

@@ -182,7 +182,7 @@ class SeedTraining:
         if collapse is None or len(self.restarts.before()) >= self.most_restarts:
             return self._finish(trained, collapse)
         remove_folder(self.checkpoints.folder)
-        self.restarts.add(collapse)
+        self.restarts.add(collapse, time.monotonic() - trained.began)
         rate = self.restarts.learning_rate(self.settings.learning_rate)
         say(f"Seed {self.seed} {collapse}. It begins again at {rate:g}.")
         return None
@@ -341,7 +341,7 @@ class SeedTraining:
             "best_step": counters.best_step,
             "steps": counters.step,
             "epochs": counters.epochs,
-            "seconds": round(time.monotonic() - trained.began, 1),
+            "seconds": round(time.monotonic() - trained.began + self.restarts.seconds(), 1),
             "saving_seconds": round(counters.saving_seconds, 2),
             "skipped_steps": counters.skipped,
             "overflowed_steps": counters.overflows,

@@ -167,7 +167,8 @@ class Regression(Task):
     ) -> dict[str, Any]:
         """The scale of the training numbers."""
         numbers = self.targets(train)
-        return {"scale": {"mean": self.mean, "std": self.std, "min": numbers.min(), "max": numbers.max()}}
+        found = {"mean": numbers.mean(), "std": numbers.std(), "min": numbers.min(), "max": numbers.max()}
+        return {"scale": {name: float(value) for name, value in found.items()}}
 
     def write_files(self, out: Path, shown: HeldOut, settings: FinetuneSettings) -> None:
         """predicted.png, and mistakes.md: the numbers that are farthest off."""
@@ -179,7 +180,7 @@ class Regression(Task):
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
         """What always answering the mean reaches, and where the rest is."""
-        error = float(np.abs(shown.targets - self.mean).mean())
+        error = float(np.abs(shown.targets - results["scale"]["mean"]).mean())
         sentences = [f"always the mean of the training numbers: {shown.split} MAE {error:.4g}"]
         if results[shown.split]["pearson"]["mean"] is None:
             sentences.append("A correlation is undefined where all predictions, or all numbers, are the same.")

@@ -118,11 +118,17 @@ def to_parquet(lines: Path, target: Path, names: Sequence[str]) -> None:
         names: of what was added to the rows.
     """
     kinds: dict[str, pa.DataType] = {}
+    negative = set()
     for rows in _rows(lines):
         for name in dict.fromkeys(name for row in rows for name in row if name not in names):
-            found = _kind([row.get(name) for row in rows])
+            values = [row.get(name) for row in rows]
+            found = _kind(values)
             kinds[name] = _joined(kinds[name], found) if name in kinds else found
-    kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in kinds.items()}
+            if any(type(value) is int and value < 0 for value in values):
+                negative.add(name)
+    for name, kind in kinds.items():
+        if pa.types.is_null(kind) or (pa.types.is_uint64(kind) and name in negative):
+            kinds[name] = pa.string()
     kinds |= {name: _KINDS[name] for name in names}
     with pq.ParquetWriter(target, pa.schema(kinds.items())) as table:
         for rows in _rows(lines):
@@ -141,6 +147,10 @@ def _kind(values: Sequence[Any]) -> pa.DataType:
     try:
         kind = pa.array(values).type
     except (pa.ArrowException, OverflowError, UnicodeError):
+        given = [value for value in values if value is not None]
+        if all(type(value) is int for value in given):
+            # A hash may have 64 bits. What is longer becomes text.
+            return pa.uint64() if max(given) < 1 << 64 and min(given) > -(1 << 63) else pa.string()
         return pa.float64() if all(map(_is_number, values)) else pa.string()
     inner = kind.value_type if pa.types.is_list(kind) else kind
     return pa.string() if pa.types.is_nested(inner) else kind
@@ -156,6 +166,9 @@ def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type that holds the values of both."""
     if one == other:
         return one
+    if pa.uint64() in (one, other):
+        (another,) = {one, other} - {pa.uint64()}
+        return pa.uint64() if pa.types.is_int64(another) or pa.types.is_null(another) else pa.string()
     schemas = [pa.schema([("x", kind)]) for kind in (one, other)]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field("x").type

@@ -162,7 +162,9 @@ def test_a_seed_that_learned_nothing_begins_again_as_if_it_had_begun_gently(give
     assert [restart["learning_rate"] for restart in found["restarts"]] == [WILD]
     assert found["learning_rate"] == 0.03 and not found["learned_nothing"]
     assert weights(tmp_path / "run" / "seed-1") == weights(gentle / "seed-1")
-    assert results_of(tmp_path / "run")["restarts"] == 1
+    assert found["seconds"] > found["restarts"][0]["seconds"] > 0
+    whole = results_of(tmp_path / "run")
+    assert whole["restarts"] == 1 and whole["learning_rate"] == 0.03 and whole["seconds"] == found["seconds"]
     inside = {path.name for path in (tmp_path / "run" / "seed-1").iterdir()}
     assert inside == {"model", "results.json", "metrics.jsonl", "probabilities.npz"}
     assert "| learning_rate | 0.03 |" in (tmp_path / "run" / "final" / "README.md").read_text()
@@ -226,13 +228,13 @@ def test_each_restart_is_gentler_than_the_one_before(tmp_path):
     restarts, rates = collapses.Restarts(tmp_path / "restarts.json", "these texts"), []
     for _ in range(3):
         rates.append(restarts.learning_rate(WILD))
-        restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, rates[-1]))
-    assert rates == [0.1, 0.03, 0.009]
+        restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, rates[-1]), seconds=2.0)
+    assert rates == [0.1, 0.03, 0.009] and restarts.seconds() == 6
 
 
 def test_restarts_of_other_texts_are_refused(tmp_path):
     restarts = collapses.Restarts(tmp_path / "restarts.json", "these texts")
-    restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, WILD))
+    restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, WILD), seconds=2.0)
     assert restarts.learning_rate(WILD) == 0.03 and collapses.Restarts(restarts.path, "these texts").before()
     with pytest.raises(FinetuneError, match="restarts.json is damaged, or of other texts"):
         collapses.Restarts(restarts.path, "other texts").before()

@@ -95,6 +95,16 @@ def test_the_table_says_where_nothing_was_learned(compared):
     ]
 
 
+def test_the_table_says_where_models_were_trained_for_other_budgets(compared):
+    found = results_of(compared)
+    budgets = [model["budget"] for model in found["models"].values()]
+    assert len(set(budgets[: len(NAMES) - 2])) == 1 and budgets[-2:] == [None, None]
+    task = Classification(["a", "b"])
+    assert "trained for" not in comparison_table(task, found)
+    found["models"]["other"]["budget"] = "21epochs"
+    assert f"trained for run {budgets[0]}, " in (table := comparison_table(task, found)) and "other 21epochs" in table
+
+
 def test_baselines_are_counted_on_the_same_texts(compared, files):
     found = results_of(compared)["models"]
     count = {name: Counter(json.loads(line)["label"] for line in open(files[name])) for name in ("train", "test")}

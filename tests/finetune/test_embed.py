@@ -159,8 +159,23 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
             "nested": {"a": [1]},
             "late": None,
             "b": True,
+            "hash": 2**63 + 1,
+            "id": 1,
+            "long": 2**70,
         },
-        {"i": 2, "f": 2, "s": "\ud83d x", "none": None, "mixed": "b", "list": None, "nested": None, "b": False},
+        {
+            "i": 2,
+            "f": 2,
+            "hash": 5,
+            "id": 2,
+            "long": -1,
+            "s": "\ud83d x",
+            "none": None,
+            "mixed": "b",
+            "list": None,
+            "nested": None,
+            "b": False,
+        },
         {
             "i": None,
             "f": 3.5,
@@ -171,8 +186,24 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
             "nested": {"b": 2},
             "late": "x",
             "b": None,
+            "hash": None,
+            "id": 2**64 - 1,
+            "long": None,
         },
-        {"i": 4, "f": 2**60, "s": "é", "none": None, "mixed": None, "list": [3], "nested": {}, "late": None, "b": True},
+        {
+            "i": 4,
+            "hash": 2**64 - 1,
+            "id": 3,
+            "long": 2,
+            "f": 2**60,
+            "s": "é",
+            "none": None,
+            "mixed": None,
+            "list": [3],
+            "nested": {},
+            "late": None,
+            "b": True,
+        },
     ]
     with open(tmp_path / "lines", "w", encoding="utf-8", errors="backslashreplace") as file:
         LinesFile(file, ["vector"]).write(
@@ -184,6 +215,7 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
         "i": [1, 2, None, 4], "f": [1.0, 2.0, 3.5, 2.0**60], "s": ["a", "\ufffd x", None, "é"], "none": [None] * 4,
         "mixed": ["1", "b", "[1]", None], "list": [[1, 2], None, [], [3]],
         "nested": ['{"a": [1]}', None, '{"b": 2}', "{}"], "b": [True, False, None, True],
+        "hash": [2**63 + 1, 5, None, 2**64 - 1], "id": [1, 2, 2**64 - 1, 3], "long": [str(2**70), "-1", None, "2"],
         "late": [None, None, "x", None], "vector": [None, [1, 1], [2, 2], [3, 3]],
     }  # fmt: skip
 

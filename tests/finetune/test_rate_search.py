@@ -59,6 +59,8 @@ def test_the_best_rate_on_the_validation_texts_is_that_of_all_seeds(searched, en
     assert {results_of(searched / seed)["learning_rate"] for seed in ("seed-1", "seed-2")} == {float(best)}
     assert {path.name for path in searched.iterdir()} >= {"rates.json", "seed-1", "seed-2", "final"}
     assert not (searched / "rates").exists()
+    of_seeds = sum(results_of(searched / seed)["seconds"] for seed in ("seed-1", "seed-2"))
+    assert found["search_seconds"] > 0 and found["seconds"] == pytest.approx(of_seeds + found["search_seconds"])
 
 
 def test_what_was_found_is_what_a_run_at_that_rate_gives(searched, given, tmp_path):

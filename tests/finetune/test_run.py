@@ -88,6 +88,8 @@ def test_the_folder_holds_what_is_promised(finished):
     names = {path.name for path in finished.iterdir()} - {".lock"}
     report = {"results.json", "ensemble.json", "confusion.csv", "confusion.png", "mistakes.md"}
     assert names == {"settings.yaml", "seed-1", "seed-2", "final", *report}
+    card, best = (finished / "final" / "README.md").read_text(), results_of(finished)["best_seed"]
+    assert f"| seed | {best} |" in card and weights(finished / "final") == weights(finished / f"seed-{best}" / "model")
     for seed in ("seed-1", "seed-2"):
         inside = {path.name for path in (finished / seed).iterdir()}
         assert inside == {"model", "results.json", "metrics.jsonl", "probabilities.npz"}
