@@ -45,26 +45,33 @@ def resamples(groups: np.ndarray, count: int) -> list[np.ndarray]:
     return [np.concatenate([members[group] for group in row]) for row in drawn]
 
 
+Seeds = Sequence[tuple[Task, np.ndarray]]
+"""Of each seed of a model the task with what was decided for it, and its outputs."""
+
+
 def by_part(
-    task: Task, targets: np.ndarray, outputs: np.ndarray, examples: Sequence[Example]
+    task: Task, targets: np.ndarray, outputs: np.ndarray, examples: Sequence[Example], others: Seeds = ()
 ) -> dict[str, dict[str, Any]]:
     """The scores of the texts of each part, the largest part first: value -> {"texts", "scores", "intervals"}.
 
     Texts without a value are the part "".
+
+    Args:
+        outputs: of the seed whose intervals these are.
+        others: the other seeds; scores are means over all of them.
     """
     parts: dict[str, list[int]] = {}
     for number, example in enumerate(examples):
         parts.setdefault(example.part or "", []).append(number)
     found = {}
     for value, texts in sorted(parts.items(), key=lambda part: (-len(part[1]), part[0])):
-        own = task.drawn(targets, outputs, np.array(texts))
+        chosen = np.array(texts)
+        own = task.drawn(targets, outputs, chosen)
+        scores = [task.scores(*own), *(other.scores(*other.drawn(targets, its, chosen)) for other, its in others)]
+        means = {name: _mean([each.get(name) for each in scores]) for name in scores[0]}
         rows = [examples[number] for number in texts]
-        found[value] = {"texts": len(texts), "scores": task.scores(*own), "intervals": intervals(task, *own, rows)}
+        found[value] = {"texts": len(texts), "scores": means, "intervals": intervals(task, *own, rows)}
     return found
-
-
-Seeds = Sequence[tuple[Task, np.ndarray]]
-"""Of each seed of a model the task with what was decided for it, and its outputs."""
 
 
 def paired(

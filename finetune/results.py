@@ -108,7 +108,12 @@ class Results:
         shown = self.shown
         if not self.dataset.columns.part:
             return {}
-        return {shown.split: by_part(self.task, shown.targets, shown.outputs, shown.examples)}
+        others = [
+            (self.dataset.task.with_decision(found.get("decision", {})), outputs_of(self.out / name, shown.split))
+            for found in self.found
+            if (name := seed_name(found["seed"])) != self.seed_folder.name
+        ]
+        return {shown.split: by_part(self.task, shown.targets, shown.outputs, shown.examples, others)}
 
     def _card(self, results: dict) -> str:
         config = model_config(str(self.seed_folder / "model"))

@@ -124,6 +124,13 @@ def test_each_part_has_the_scores_and_intervals_of_its_own_texts_and_groups():
         assert part["scores"] == task.scores(gold[own], outputs[own])
         assert part["intervals"] == intervals(task, gold[own], outputs[own], [rows[n] for n in own])
     assert found["a"]["intervals"]["loss"] and not any(found["b"]["intervals"].values())
+    # With the other seeds the mean of all, and still the intervals of the first.
+    others = [(MultiLabel(["x"]), rng.random((27, 1)).astype(np.float32)) for _ in range(2)]
+    of_three = by_part(task, gold, outputs, rows, others)
+    own = np.flatnonzero(sites == "a")
+    losses = [each.scores(gold[own], its[own])["loss"] for each, its in [(task, outputs), *others]]
+    assert of_three["a"]["scores"]["loss"] == pytest.approx(np.mean(losses))
+    assert of_three["a"]["intervals"] == found["a"]["intervals"]
 
 
 def test_a_difference_over_seeds_has_the_interval_and_the_p_of_a_paired_t_test():
