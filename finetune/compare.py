@@ -87,12 +87,29 @@ def write_comparison(
 
 
 def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSettings]:
-    """The settings of each model's run, the first one `--model`, by a name that no other has.
+    """The settings of each model's run, as it was begun, by its name (see `named_models`).
 
     Raises:
         FinetuneError, PretrainError: a model cannot be used.
     """
     runs: dict[str, FinetuneSettings] = {}
+    for name, model in named_models(settings).items():
+        place = Path(settings.out) / _folder_name(name)
+        run = replace(model, out=str(place))
+        # A seed goes on with what was chosen for the others of its model, also on another machine.
+        runs[name] = agreed(
+            run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or with_search(run))
+        )
+    return runs
+
+
+def named_models(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
+    """The settings for each model, the first one `--model`, by a name that no other has.
+
+    Raises:
+        FinetuneError: a model stands twice among them.
+    """
+    models: dict[str, FinetuneSettings] = {}
     folders = [os.path.realpath(settings.model if model == SCRATCH else model) + (model == SCRATCH) * SCRATCH
                for model in (settings.model, *settings.compare)]  # fmt: skip
     if len(set(folders)) < len(folders):
@@ -103,15 +120,10 @@ def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSe
         base = f"{model_name(folder)}, not pretrained" if is_scratch else model_name(folder)
         count = 2
         name = base
-        while _folder_name(name) in map(_folder_name, runs):
+        while _folder_name(name) in map(_folder_name, models):
             name, count = f"{base} {count}", count + 1
-        place = Path(settings.out) / _folder_name(name)
-        run = replace(settings, model=folder, from_scratch=is_scratch, compare=(), out=str(place))
-        # A seed goes on with what was chosen for the others of its model, also on another machine.
-        runs[name] = agreed(
-            run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or with_search(run))
-        )
-    return runs
+        models[name] = replace(settings, model=folder, from_scratch=is_scratch, compare=())
+    return models
 
 
 def _folder_name(name: str) -> str:

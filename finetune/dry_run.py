@@ -24,6 +24,7 @@ from pretrain.engine.threads import busy
 from .auxiliary import Masking
 from .batches import BatchMaker, Encoded
 from .candidates import ways
+from .compare import named_models
 from .dataset import Dataset, describe, read_dataset, sampled
 from .finetuning import cut_sentence
 from .folds import folds
@@ -42,16 +43,47 @@ _STEPS = 9
 
 
 def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
-    """Print what is in the texts, three of them as the model reads them, and what the run will take."""
+    """Print what is in the texts, three of them as the model reads them, and what the run will take, of each model."""
     for model in settings.compare:
         if model != SCRATCH:
             check_model(model, model_config(model))
-    settings = resolve(with_search(settings) if settings.compare else settings)
-    torch.set_num_threads(settings.threads)
-    parts = list(folds(settings, task)) if settings.folds else [read_dataset(settings, task)]
-    if settings.folds:
-        describe(parts[0], settings)
-    parts = growing(parts[0]) if settings.learning_curve else parts
+    models = {"": settings}
+    if settings.compare:
+        models = {name: with_search(run) for name, run in named_models(settings).items()}
+    models = {name: resolve(run) for name, run in models.items()}
+    first, *others = models.values()
+    torch.set_num_threads(first.threads)
+    parts = list(folds(first, task)) if first.folds else [read_dataset(first, task)]
+    if first.folds:
+        describe(parts[0], first)
+    parts = growing(parts[0]) if first.learning_curve else parts
+    found = []
+    for name, run in models.items():
+        if others:
+            say(f"\n=== {name}")
+        found.append(_planned(run, parts, shows_texts=run is first))
+    if others:
+        disk = sum(each.models for each in found) + max(each.checkpoints for each in found)
+        seconds = clock(sum(each.seconds for each in found))
+        say(f"\nAll {len(models)} models: {seconds}, about {disk / 1e9:.2f} GB on disk.")
+
+
+class Takes(NamedTuple):
+    """What the trainings of a model take."""
+
+    seconds: float
+    models: float
+    """Bytes on disk."""
+    checkpoints: float
+    """Bytes on disk, until they end."""
+
+
+def _planned(settings: FinetuneSettings, parts: Sequence[Dataset], shows_texts: bool) -> Takes:
+    """Print the plan of a model.
+
+    Args:
+        parts: to train on, one after the other.
+    """
     dataset, settings = parts[-1], with_seeds(settings, parts[:1])
     task = dataset.task
     trainings = [each for part in parts for each in planned(with_budget(settings, len(part.train)), len(part.train))]
@@ -60,7 +92,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
     say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings, task)}")
-    if settings.show_text == "yes":
+    if shows_texts and settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)
     teacher = open_teacher(settings, task, tokenizer, dataset.train)
@@ -76,7 +108,7 @@ def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
     outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_held_out = (time.monotonic() - began) / validation.num_texts
     pace = Pace(seconds, tokens, len(dataset.validation) * seconds_a_held_out)
-    _print_plan(settings, trainings, learner, dataset, pace, len(dataset.test) * seconds_a_held_out)
+    return _print_plan(settings, trainings, learner, dataset, pace, len(dataset.test) * seconds_a_held_out)
 
 
 class Pace(NamedTuple):
@@ -154,16 +186,15 @@ def _print_plan(
     dataset: Dataset,
     pace: Pace,
     testing: float,
-) -> None:
-    models = 1 + len(settings.compare)
-    runs = len(trainings) * models
-    seconds = sum(each.seconds(pace) for each in trainings) * models + runs * testing
+) -> Takes:
+    runs = len(trainings)
+    seconds = sum(each.seconds(pace) for each in trainings) + runs * testing
     longest = max(trainings, key=lambda each: each.steps(pace))
     steps = longest.steps(pace)
     budgets = list(dict.fromkeys(each.settings.budget for each in trainings))
     rates = dict.fromkeys(f"{each.settings.learning_rate:g}" for each in trainings)
     needs = Needs(settings, learner, steps)
-    disk = needs.checkpoints + (runs + models) * needs.weights
+    takes = Takes(seconds, (runs + 1) * needs.weights, needs.checkpoints)
     say_plan(
         {
             "model": f"{learner.model.num_parameters:,} parameters",
@@ -175,13 +206,14 @@ def _print_plan(
             "arithmetic": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
-            "disk": f"about {disk / 1e9:.2f} GB",
+            "disk": f"about {(takes.models + takes.checkpoints) / 1e9:.2f} GB",
             "nearest run measured": _nearest(dataset.task.name, len(dataset.train)),
         }
     )
     for warning in (needs.warning, busy(longest.settings)):
         if warning:
             say(warning)
+    return takes
 
 
 def _nearest(task: str, rows: int) -> str:

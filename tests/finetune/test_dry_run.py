@@ -2,13 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
+from finetune.candidates import candidate_rates
 from finetune.finetuning import introduce
-from finetune.resolve import resolve
+from finetune.resolve import resolve, with_budget
 from finetune.run import main
 from finetune.settings import FinetuneSettings
+from model import BertForPreTraining
+from model.families import read_config
+from pretrain.engine.checkpoint import save_model_folder
 
 
 def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, write_rows, tmp_path, capsys):
@@ -29,6 +34,31 @@ def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, wri
     assert int(re.search(r"steps +about (\d+) of 8 texts \(2\.0 epochs\)", printed)[1]) == results["steps"]
     assert "2epochs for each of 2 runs" in printed and "nearest run measured" in printed
     assert re.search(r"Example 1 \((heart|mask|number)\): \[CLS\] .* \[SEP\]", printed)
+
+
+def test_each_model_of_a_comparison_has_a_plan_of_its_own(
+    encoder, small_tokenizer, write_rows, make_rows, tmp_path, capsys
+):
+    """A wide model trains for fewer epochs, at lower rates."""
+    config = replace(read_config(encoder), hidden_size=256, num_attention_heads=4)
+    save_model_folder(BertForPreTraining(config), small_tokenizer, tmp_path / "wide")
+    given = [f"--model={encoder}", f"--compare={tmp_path / 'wide'}", f"--train={write_rows(make_rows(1500))}"]
+    given += ["--device=cpu", "--seeds=2", f"--out={tmp_path / 'run'}"]
+    assert main([*given, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    first, second, whole = re.split(r"^=== |^All 2 models", printed, flags=re.MULTILINE)[1:]
+    found = [
+        (int(re.search(r"budget +(\d+)epochs for each of 4 runs", plan)[1]),
+         [float(rate) for rate in re.search(r"learning rate +(.+)", plan)[1].split(" or ")])
+        for plan in (first, second)
+    ]  # fmt: skip
+    expected = []
+    for model in (encoder, tmp_path / "wide"):
+        settings = resolve(FinetuneSettings(model=str(model), learning_rate="search", device="cpu"))
+        budget = with_budget(settings, 1350).budget
+        expected.append((int(budget.removesuffix("epochs")), candidate_rates(settings)))
+    assert found == expected and found[0] != found[1]
+    assert "Example 1" in first and "Example 1" not in second and "GB on disk" in whole
 
 
 def test_a_budget_in_tokens_is_planned_in_steps(encoder, make_rows, write_rows, tmp_path, capsys):
