@@ -104,8 +104,8 @@ class Split:
             )
         if self.is_chosen and self.held_out_bytes > _MUCH * self.bytes:
             found.append(
-                f"{self.held_out_bytes / self.bytes:.0%} of the text are held out, as the smallest documents or groups "
-                "are so large: give a --validation-corpus, more documents, or smaller groups."
+                f"{self.held_out_bytes / self.bytes:.0%} of the text is held out, as documents or groups are large "
+                "beside it: give a --validation-corpus, more documents, or smaller groups."
             )
         return found
 

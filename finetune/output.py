@@ -105,7 +105,8 @@ class Output:
         """Take up what is there, or begin."""
         found = read_object(self._state, asked=dict, written=dict) if self.asked is not None else None
         names = {each.name for each in fields(Written)}
-        is_ours = found and found["asked"] == self.asked and found["written"].keys() == names and self._part.is_file()
+        # What older versions did not write down is as in a new file.
+        is_ours = found and found["asked"] == self.asked and found["written"].keys() <= names and self._part.is_file()
         if is_ours:
             self.written = Written(**found["written"])
         size = self._part.stat().st_size if self._part.exists() else 0

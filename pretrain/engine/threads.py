@@ -97,7 +97,7 @@ def busy(settings: LoopSettings, idle: Callable[[], float | None] | None = None)
     fewer = max(1, round(there))
     return (
         f"{others}, and threads wait for each other: {threads} of them may be half as fast as {fewer}, or less. "
-        f"End the others, or start again with --threads {fewer} and another --out."
+        f"End the others, or stop and go on with --threads {fewer}."
     )
 
 

@@ -224,7 +224,7 @@ def test_a_few_large_groups_are_not_cut(records_of):
 def test_where_far_more_is_held_out_than_wanted_it_is_said(records_of):
     documents = [(f"letter {n} " + "x" * 400_000, f"hospital {n % 2}") for n in range(20)]
     (warning,) = split_documents(records_of(documents), LENGTH).warnings()
-    assert "50% of the text are held out" in warning and "--validation-corpus" in warning
+    assert "50% of the text is held out" in warning and "--validation-corpus" in warning
     assert split_documents(records_of(documents), LENGTH, num_validation=10).warnings() == []
 
 
