@@ -18,8 +18,8 @@ from .records import find_duplicates, hash_order
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
 BYTES_PER_TOKEN = 5
 HELD_OUT_SHARE, HELD_OUT_TOKENS, HELD_OUT_PAIRS = 0.05, 250_000, 500
-# No more than this share is wanted, however small the corpus. Whole documents and groups may take up to twice as much,
-# which is said from _MUCH on.
+# No more than this share is wanted, however small the corpus. Whole documents may take up to twice as much, and the
+# smallest of a few groups more: that is said from _MUCH on.
 LARGEST_SHARE, _MUCH = 0.2, 0.25
 VOCABULARY_BYTES = 500_000_000
 

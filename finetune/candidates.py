@@ -81,7 +81,7 @@ class Search:
         # Older versions did not write down what the others took.
         seconds = {"search_seconds": found.get("seconds", 0.0)}
         if self.name == "rates":
-            return {"learning_rates_tried": found["tried"], **seconds}
+            return {"learning_rates_tried": found["tried"], "learning_rate_chosen": found["chosen"], **seconds}
         return {"grid": {"chosen": found["chosen"], "tried": found["tried"]}, **seconds}
 
     def settings_of(self, found: dict) -> FinetuneSettings:

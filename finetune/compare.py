@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import claimed
-from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
+from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
@@ -29,7 +28,8 @@ from .tasks import Task
 _MOST_COLUMNS = 4
 # Of a model's results; the baselines have no budget and no rate.
 _KEPT = (
-    "validation", "test", "budget", "learning_rate", "learning_rates_tried", "grid", "restarts", "learned_nothing",
+    "validation", "test", "budget", "learning_rate", "learning_rates_tried", "learning_rate_chosen", "grid", "restarts",
+    "learned_nothing",
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
         dataset = read_dataset(settings, task)
         with_task(settings, dataset.task)
         if world.is_main:
-            write_text(out / SETTINGS_FILE, command_line.to_yaml(replace(settings, out=str(out))))
+            write_settings(replace(settings, out=str(out)), out)
         models = {}
         for name, run in runs.items():
             say(f"\n=== {name}")
@@ -205,8 +205,10 @@ def _rate(found: dict) -> str:
         return ""
     if found["grid"]:
         return found["grid"]["chosen"]
-    tried = ", ".join(found["learning_rates_tried"] or ())
-    return f"{found['learning_rate']:g}" + (f" ({tried})" if tried else "")
+    rate, tried = f"{found['learning_rate']:g}", ", ".join(found["learning_rates_tried"] or ())
+    chosen = found["learning_rate_chosen"] or rate
+    # The seed that is kept may have begun again.
+    return chosen + f" ({tried})" * bool(tried) + f", then {rate}" * (chosen != rate)
 
 
 def _trouble(name: str, found: dict) -> str:

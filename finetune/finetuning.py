@@ -85,7 +85,7 @@ def run_seeds(
         write_settings(settings, out)
         _list_bad_rows(out / "bad_rows.jsonl", dataset)
     introduce(settings)
-    searched = {"learning_rates_tried": None, "grid": None, "search_seconds": 0.0}
+    searched = {"learning_rates_tried": None, "learning_rate_chosen": None, "grid": None, "search_seconds": 0.0}
     if len(candidates := ways(settings)) > 1:
         name = "grid" if settings.grid == "paper" else "rates"
         search = Search(settings, out, material, world, interruption, candidates, name)

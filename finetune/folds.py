@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 from pretrain.engine.folder import claimed
-from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
+from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
 from .finetuning import run_seeds
@@ -48,7 +47,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
         datasets = list(folds(settings, task))
         with_task(settings, datasets[0].task)
         if world.is_main:
-            write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+            write_settings(settings, out)
         found = []
         for number, dataset in enumerate(datasets, 1):
             say(f"\n=== fold {number} of {len(datasets)}")

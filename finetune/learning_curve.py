@@ -5,11 +5,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep.console import command_line
 from data_prep.console.screen import say
 from data_prep.durable import replaced, write_json, write_text
 from pretrain.engine.folder import claimed
-from pretrain.engine.stage import SETTINGS_FILE, agreed, as_before, stage
+from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .dataset import Dataset, read_dataset, split
 from .finetuning import run_seeds
@@ -40,7 +39,7 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
         parts = growing(dataset)
         with_task(settings, dataset.task)
         if world.is_main:
-            write_text(out / SETTINGS_FILE, command_line.to_yaml(settings))
+            write_settings(settings, out)
         points, settings = [], with_seeds(settings, parts)
         for part in parts:
             rows = len(part.train)

@@ -114,7 +114,7 @@ def _check_tokenizers(
     """Raises FinetuneError where they do not make the same sequences of the texts; those of a BERT and a DistilBERT
     may, which are kept in other forms."""
     both = of_teacher, of_student
-    if of_teacher.digest() == of_student.digest():
+    if of_teacher.digest() == of_student.digest() and of_teacher.tells_segments == of_student.tells_segments:
         return
     facts = [(each.cls_id, each.sep_id, each.unk_id, tuple(each.vocabulary)) for each in both]
     rows = (train[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(train), _ROWS_AT_ONCE))

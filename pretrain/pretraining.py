@@ -272,7 +272,7 @@ class Pretraining:
 
     def evaluation_plan(self, model, state: dict) -> EvaluationPlan:
         """How many held-out examples the evaluations take: by the budget, or as the checkpoint has it. The last one is
-        planned anew where the budget has grown, or a budget of time goes on on another machine."""
+        planned again where the budget has grown, and for a budget of time where the machine has changed."""
         budget, before = Budget.parse(self.settings.budget), None
         if state:
             before = EvaluationPlan(**state["evaluation"])

@@ -176,7 +176,7 @@ class WordPieceTokenizer:
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.split_chinese,
             "model_max_length": model_max_length,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_input_names": ["input_ids", *["token_type_ids"] * self.tells_segments, "attention_mask"],
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
         }
         if self.added:

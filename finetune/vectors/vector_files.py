@@ -168,6 +168,8 @@ def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return one
     if pa.uint64() in (one, other):
         (another,) = {one, other} - {pa.uint64()}
+        if pa.types.is_floating(another):
+            return another
         return pa.uint64() if pa.types.is_int64(another) or pa.types.is_null(another) else pa.string()
     schemas = [pa.schema([("x", kind)]) for kind in (one, other)]
     try:

@@ -144,7 +144,9 @@ class Run:
             return
         began = time.monotonic()
         c.seconds = self.seconds()
-        c.loss_scale, c.steps_since_overflow = self.learner.loss_scale.state()
+        # A part in another precision leaves that of fp16 for the next one.
+        if self.learner.loss_scale.is_on:
+            c.loss_scale, c.steps_since_overflow = self.learner.loss_scale.state()
         facts = {"schedule": asdict(self.schedule), "metrics_bytes": self.progress.metrics.flush(), **self.describe}
         needs = [number for number in (c.best_step, c.before_decay) if number is not None]
         state = {"counters": asdict(c), "position": asdict(position), "needs": needs, **facts}

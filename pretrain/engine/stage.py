@@ -124,10 +124,11 @@ def write_settings(settings: LoopSettings, out: Path, without: Collection[str] =
     path = out / SETTINGS_FILE
     if path.exists():
         before = _read(path)
-        of_machine = dict.fromkeys(for_device("cpu"), "auto")
-        settings = replace(
-            settings, **{name: before[name] for name in chosen_again(before, {"device": "auto", **of_machine})}
-        )
+        kept = chosen_again(before, {"device": "auto", **dict.fromkeys(for_device("cpu"), "auto")})
+        if settings.threads not in ("auto", default_threads()):
+            # They were given.
+            kept.pop("threads", None)
+        settings = replace(settings, **{name: before[name] for name in kept})
     write_text(path, command_line.to_yaml(settings, without=without))
 
 

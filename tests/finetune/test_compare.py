@@ -95,6 +95,16 @@ def test_the_table_says_where_nothing_was_learned(compared):
     ]
 
 
+def test_the_table_has_the_rate_of_a_kept_seed_that_began_again(compared):
+    found = results_of(compared)
+    of_search = {"learning_rates_tried": {"0.0001": {}, "0.0003": {}}, "learning_rate_chosen": "0.0003"}
+    found["models"]["run"] |= of_search | {"learning_rate": 9e-05}
+    found["models"]["other"] |= of_search | {"learning_rate": 3e-04}
+    rows = [line for line in comparison_table(Classification(["a", "b"]), found).splitlines() if line.startswith("| ")]
+    assert rows[1].endswith("| 0.0003 (0.0001, 0.0003), then 9e-05 |")
+    assert any(row.startswith("| other ") and row.endswith("| 0.0003 (0.0001, 0.0003) |") for row in rows)
+
+
 def test_the_table_says_where_models_were_trained_for_other_budgets(compared):
     found = results_of(compared)
     budgets = [model["budget"] for model in found["models"].values()]

@@ -148,63 +148,15 @@ def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeyp
 
 def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 200)
-    rows = [
-        {
-            "i": 1,
-            "f": 1,
-            "s": "a",
-            "none": None,
-            "mixed": 1,
-            "list": [1, 2],
-            "nested": {"a": [1]},
-            "late": None,
-            "b": True,
-            "hash": 2**63 + 1,
-            "id": 1,
-            "long": 2**70,
-        },
-        {
-            "i": 2,
-            "f": 2,
-            "hash": 5,
-            "id": 2,
-            "long": -1,
-            "s": "\ud83d x",
-            "none": None,
-            "mixed": "b",
-            "list": None,
-            "nested": None,
-            "b": False,
-        },
-        {
-            "i": None,
-            "f": 3.5,
-            "s": None,
-            "none": None,
-            "mixed": [1],
-            "list": [],
-            "nested": {"b": 2},
-            "late": "x",
-            "b": None,
-            "hash": None,
-            "id": 2**64 - 1,
-            "long": None,
-        },
-        {
-            "i": 4,
-            "hash": 2**64 - 1,
-            "id": 3,
-            "long": 2,
-            "f": 2**60,
-            "s": "é",
-            "none": None,
-            "mixed": None,
-            "list": [3],
-            "nested": {},
-            "late": None,
-            "b": True,
-        },
-    ]
+    columns = {
+        "i": [1, 2, None, 4], "f": [1, 2, 3.5, 2**60], "s": ["a", "\ud83d x", None, "é"], "none": [None] * 4,
+        "mixed": [1, "b", [1], None], "list": [[1, 2], None, [], [3]], "nested": [{"a": [1]}, None, {"b": 2}, {}],
+        "b": [True, False, None, True], "hash": [2**63 + 1, 5, None, 2**64 - 1], "id": [1, 2, 2**64 - 1, 3],
+        "long": [2**70, -1, None, 2], "half": [0.5, 2**63, None, 1], "late": [None, None, "x", None],
+    }  # fmt: skip
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    # A row may lack what others have.
+    del rows[1]["late"]
     with open(tmp_path / "lines", "w", encoding="utf-8", errors="backslashreplace") as file:
         LinesFile(file, ["vector"]).write(
             rows, [{"vector": np.full(2, n, np.float32)} if n else None for n in range(4)]
@@ -216,6 +168,7 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
         "mixed": ["1", "b", "[1]", None], "list": [[1, 2], None, [], [3]],
         "nested": ['{"a": [1]}', None, '{"b": 2}', "{}"], "b": [True, False, None, True],
         "hash": [2**63 + 1, 5, None, 2**64 - 1], "id": [1, 2, 2**64 - 1, 3], "long": [str(2**70), "-1", None, "2"],
+        "half": [0.5, 2.0**63, None, 1.0],
         "late": [None, None, "x", None], "vector": [None, [1, 1], [2, 2], [3, 3]],
     }  # fmt: skip
 

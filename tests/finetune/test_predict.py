@@ -10,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from data_prep.text import lines
-from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune import predict as module
 from finetune.predict import main
 from finetune.predictor import Facts
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification
+from finetune.tokenizer import open_tokenizer
 from model import BertForPreTraining
 from model.families import read_config
 from pretrain.engine.checkpoint import save_model_folder
@@ -29,7 +31,7 @@ LABELS = ["heart", "mask", "a, b"]
 def classifier_folder(encoder, folder, columns, labels=LABELS):
     """A classifier that was never trained: its answers are arbitrary, and that is enough."""
     model = Classification(labels).build_model(FinetuneSettings(model=str(encoder)), seed=0)
-    save_model_folder(model, WordPieceTokenizer.load(encoder), folder)
+    save_model_folder(model, open_tokenizer(encoder), folder)
     Facts(columns, 48, "head").write(folder)
     return folder
 
@@ -255,7 +257,11 @@ def test_pairs_for_a_model_without_a_second_segment(encoder, small_tokenizer, as
     save_model_folder(BertForPreTraining(config), small_tokenizer, tmp_path / "encoder")
     model = classifier_folder(tmp_path / "encoder", tmp_path / "model", ("question", "answer"))
     (row,) = parsed(ask(write_rows([{"question": "heart rate", "answer": "stable"}]), model=model).out)
-    assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
+    encoded = AutoTokenizer.from_pretrained(model)("heart rate", "stable", return_tensors="pt")
+    with torch.no_grad():
+        logits = AutoModelForSequenceClassification.from_pretrained(model).eval()(**encoded).logits
+    expected = logits.softmax(-1)[0].tolist()
+    assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-3)
 
 
 def test_columns_are_those_of_training_then_those_with_a_usual_name(encoder, ask, write_rows, tmp_path):

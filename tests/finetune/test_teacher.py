@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification
 from finetune.tasks.tagging import Tagging
 from finetune.teacher import LOSS, WithTeacher, divergences, open_teacher
-from model import BertForSequenceClassification, BertForTokenClassification
+from model import BertForPreTraining, BertForSequenceClassification, BertForTokenClassification
+from model.families import read_config
 from pretrain.engine import loop
 from pretrain.engine.checkpoint import save_model_folder
 
@@ -274,6 +276,18 @@ def test_a_teacher_that_does_not_fit_is_refused(encoder, small_tokenizer, make_r
     save_file(tensors | {name: tensors[name][:16].clone()}, tmp_path / "short" / "model.safetensors", {"format": "pt"})
     (tmp_path / "short" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
     refused("reads 16 tokens", tmp_path / "short")
+
+
+def test_a_student_without_a_second_segment_is_no_student_of_pairs(encoder, make_rows, write_rows, tmp_path,
+                                                                   small_tokenizer, capsys):  # fmt: skip
+    save_model_folder(
+        model_of(BertForSequenceClassification, encoder, CLASSES, 1), small_tokenizer, tmp_path / "teacher"
+    )
+    config = replace(read_config(encoder), type_vocab_size=1)
+    save_model_folder(BertForPreTraining(config), small_tokenizer, tmp_path / "student")
+    pairs = write_rows([{**row, "text_pair": "the heart"} for row in make_rows(48)], "pairs.jsonl")
+    given = arguments(tmp_path / "student", pairs, tmp_path / "run", f"--teacher={tmp_path / 'teacher'}")
+    assert_refused(given, "reads pairs of texts in another way than", tmp_path / "run", capsys)
 
 
 def test_a_distilbert_learns_from_a_bert_of_its_vocabulary(other_encoder, encoder, make_rows, write_rows, tmp_path,

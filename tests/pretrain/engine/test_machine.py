@@ -11,6 +11,8 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.settings import ExampleSettings
+from pretrain.engine.checkpoint import read_state
+from pretrain.engine.counters import FIRST_LOSS_SCALE
 from pretrain.engine.device import Machine, available_cores, default_threads
 from pretrain.engine.stage import SETTINGS_FILE
 from pretrain.pretraining import pretrain
@@ -67,6 +69,8 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(prepared, tmp_path, ca
     pretrain(settings(prepared, out, 4))
     assert "begun on cuda, which is not there" in capsys.readouterr().out
     assert json.loads((out / "results.json").read_text())["machines"][-1]["precision"] == "fp32"
+    newest = max((out / "checkpoints").iterdir())
+    assert read_state(newest, ())["counters"]["loss_scale"] == FIRST_LOSS_SCALE
     # For the machine that it may go back to.
     found = yaml.safe_load((out / SETTINGS_FILE).read_text())
     assert (found["device"], found["precision"], found["micro_batch_tokens"]) == ("cuda", "fp16", 65_536)
