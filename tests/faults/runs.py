@@ -12,7 +12,7 @@ import yaml
 from lives import Forked, Life
 
 # What the clock decides.
-_CLOCK = {"seconds", "saving_seconds", "tokens_per_second", "metrics_bytes"}
+_CLOCK = {"seconds", "saving_seconds", "search_seconds", "tokens_per_second", "metrics_bytes"}
 # Of no importance for the result, made of the bytes of files that are compared without the clock, or not always drawn.
 _NOT_COMPARED = {".lock", "prep.log", "manifest.json", "curves.png", "confusion.png"}
 _STEP = re.compile(r"checkpoints/step-\d+")
