@@ -132,16 +132,19 @@ class Preparation:
         self.validation_share_read: float | None = 1.0
         self.work = WorkFolder(out / _WORK)
         exclude = Exclusion(prep.exclude)
-        self.corpus = self._open(prep.corpus, exclude)
+        self.corpus = self._open(prep.corpus, exclude, prep.group_column)
         self.validation_corpus = None
         if prep.validation_corpus:
-            self.validation_corpus = self._open(prep.validation_corpus, exclude, self.corpus.rules)
+            # Its documents are not split, and their words not counted: they need no groups.
+            self.validation_corpus = self._open(prep.validation_corpus, exclude, None, self.corpus.rules)
         self._refuse_pointless()
         exclude.check([*prep.corpus, *prep.validation_corpus])
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks(self.given_tokenizer.longest_word if self.given_tokenizer else LONGEST_WORD)
         self.started = time.monotonic()
         self.log: list[str] = []
+        # Documents of the validation corpus.
+        self.num_validation = 0
 
     @property
     def _opened(self) -> list[Corpus]:
@@ -153,8 +156,12 @@ class Preparation:
         opened = self._opened[::-1]
         names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
         with_rows, with_texts = (any(getattr(each, name) for each in opened) for name in ("has_rows", "has_texts"))
-        for option, column in (("--text-column", self.prep.text_column), ("--group-column", self.prep.group_column)):
-            if column and not with_rows:
+        columns = (
+            ("--text-column", self.prep.text_column, with_rows),
+            ("--group-column", self.prep.group_column, self.corpus.has_rows),
+        )
+        for option, column, has_columns in columns:
+            if column and not has_columns:
                 raise PrepError(
                     f"{option} {column} has nothing to act on: {names} has no columns; leave it out, or give .jsonl, "
                     ".csv, .tsv or .parquet files."
@@ -171,14 +178,20 @@ class Preparation:
         if self.prep.skip_bad_rows and not with_rows:
             raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
 
-    def _open(self, paths: tuple[str, ...], exclude: Exclusion, training: Sequence[CorpusRules] = ()) -> Corpus:
+    def _open(
+        self,
+        paths: tuple[str, ...],
+        exclude: Exclusion,
+        group_column: str | None,
+        training: Sequence[CorpusRules] = (),
+    ) -> Corpus:
         prep = self.prep
         return Corpus(
             paths,
             exclude=exclude,
             encoding=prep.encoding,
             text_column=prep.text_column,
-            group_column=prep.group_column,
+            group_column=group_column,
             document=prep.document,
             line=prep.line,
             language=prep.language,
@@ -314,20 +327,19 @@ class Preparation:
         rules = SplitRules(self.prep.near_duplicates, self.prep.group_by, is_sample=self.sample_bytes is not None)
         path = self.work.documents
         signatures = None if rules.near_duplicates == "keep" else self.work.signatures
-        num_validation = 0
         if self.validation_corpus:
-            num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
-            if not num_validation:
+            self.num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
+            if not self.num_validation:
                 names = self._held_out_from()
                 raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
         count = record_documents(self._documents("reading"), path, self.checks, signatures)
         signed = read_signatures(signatures) if signatures else None
-        documents = split_documents(read_records(path), self.examples.longest, num_validation, rules, signed)
+        documents = split_documents(read_records(path), self.examples.longest, self.num_validation, rules, signed)
         if signatures:
             # Several times as large as the records, and of no further use.
             del signed
             signatures.unlink()
-        if count > num_validation > 0 and not (documents.role == TRAIN).any():
+        if count > self.num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
                 f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, or nearly, "
                 "which leaves nothing to learn from: give another --validation-corpus, or none"
@@ -424,6 +436,7 @@ class Preparation:
             "near_duplicates": documents.num_near_duplicates,
             "near_duplicates_dropped": documents.num_near_duplicates_dropped,
             "empty_documents": sum(corpus.empty_documents for corpus in self._opened),
+            "documents_without_group": self._documents_without_group(),
             "cuts": sum(corpus.cuts for corpus in self._opened),
             **numbers_of_rows([corpus.bad_rows for corpus in self._opened]),
             "bytes": documents.bytes,
@@ -435,13 +448,19 @@ class Preparation:
             "settings": {name: getattr(self.prep, name) for name in _REPORTED},
         }
 
+    def _documents_without_group(self) -> int:
+        """Of the corpus that is learned from."""
+        grouped = read_records(self.work.documents)["grouped"]
+        return int(np.count_nonzero(grouped[self.num_validation :] == 0))
+
     def _groups(self, documents: Split) -> dict[str, int]:
-        """How many groups have documents in each part; one without a group is one of its own."""
+        """How many groups have documents in each part; one without a group is one of its own. A validation corpus has
+        none."""
         records = read_records(self.work.documents)
         group = records["order"]
         if documents.arrangement.files:
             group = np.where(records["file"] > 0, records["file"], group)
-        roles = {"train": TRAIN, "validation": VALIDATION}
+        roles = {"train": TRAIN} if self.validation_corpus else {"train": TRAIN, "validation": VALIDATION}
         return {part: len(np.unique(group[documents.role == role])) for part, role in roles.items()}
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict, documents: Split) -> None:

@@ -51,7 +51,7 @@ def record_documents(
             file.write((signature is not None).to_bytes(2, "little"))
             count += 1
             if checks:
-                checks.add(document.lines, text, document.group)
+                checks.add(document.lines, text)
     return count
 
 

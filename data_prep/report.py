@@ -179,13 +179,13 @@ def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
 
 def _about_rows(corpus: dict) -> list[str]:
     """Warnings about rows that are left out, and documents of no group."""
-    checks, found = corpus["checks"], []
+    found = []
     if corpus["bad_rows"] > 0.01 * corpus["rows"]:
         found.append(
             f"{corpus['bad_rows']:,} of {corpus['rows']:,} rows hold no text or cannot be read, and were left out (the "
             f"first: {corpus['bad_rows_listed'][0]}); the report lists them."
         )
-    column, without = corpus["settings"]["group_column"], checks["documents_without_group"]
+    column, without = corpus["settings"]["group_column"], corpus["documents_without_group"]
     if column and without:
         found.append(
             f"{without:,} of the {corpus['documents']:,} documents have no {column} (an empty cell, or a text file, "

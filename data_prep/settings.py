@@ -71,12 +71,15 @@ class PrepSettings:
                 if getattr(self, name) != getattr(default, name):
                     option = name.replace("_", "-")
                     raise PrepError(f"--{option} cannot be combined with --tokenizer, which brings its own: drop one")
-        for option in ("group_column", "group_by"):
-            if self.validation_corpus and getattr(self, option) not in (None, "auto"):
-                name = option.replace("_", "-")
-                raise PrepError(
-                    f"--{name} has no effect with --validation-corpus, which leaves nothing to split: drop one"
-                )
+        if self.validation_corpus and self.group_by != "auto":
+            raise PrepError(
+                "--group-by has no effect with --validation-corpus, which leaves nothing to split: drop one"
+            )
+        if self.validation_corpus and self.group_column is not None and self.min_documents == 1:
+            raise PrepError(
+                "--group-column has no effect with --validation-corpus, which leaves nothing to split, but to count "
+                "the groups of --min-documents: give it too, or drop one"
+            )
         if self.group_column is not None and self.group_by != "auto":
             raise PrepError("--group-by has no effect with --group-column, which says what stays together: drop one")
         if not 0 <= self.extend_vocab <= 100_000:

@@ -48,7 +48,7 @@ class TextChecks:
     Attributes:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
-        text), documents_with_tags (HTML, XML), documents_without_group, joiners (U+200C, U+200D), private_characters,
+        text), documents_with_tags (HTML, XML), joiners (U+200C, U+200D), private_characters,
         long_words (of more than `longest_word` characters) and long_word_characters (in them), run_characters (letters
         and digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words
         left out), bytes (of text).
@@ -56,7 +56,7 @@ class TextChecks:
 
     def __init__(self, longest_word: int = LONGEST_WORD):
         self.longest_word = longest_word
-        self.documents = self.documents_without_group = 0
+        self.documents = 0
         self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
         self.joiners = self.private_characters = 0
@@ -66,10 +66,9 @@ class TextChecks:
         self._documents_of_line: Counter[str] = Counter()
         self._times_of_line: Counter[str] = Counter()
 
-    def add(self, lines: list[str], text: bytes, group: str | None = None) -> None:
-        """Count a document, given by its lines, by the same lines as UTF-8, and by its group."""
+    def add(self, lines: list[str], text: bytes) -> None:
+        """Count a document, given by its lines and by the same lines as UTF-8."""
         self.documents += 1
-        self.documents_without_group += group is None
         self.control_characters += len(text) - len(text.translate(None, _CONTROL))
         self.latin_controls += len(_LATIN_CONTROL.findall(text))
         self.unreadable_characters += text.count(_REPLACEMENT)
@@ -117,7 +116,6 @@ class TextChecks:
         in_repeated = sum(len(line) * self._times_of_line[line] for line in repeated)
         return {
             "documents": self.documents,
-            "documents_without_group": self.documents_without_group,
             "control_characters": self.control_characters + self.latin_controls,
             "latin_controls": self.latin_controls,
             "unreadable_characters": self.unreadable_characters,

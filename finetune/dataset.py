@@ -73,12 +73,15 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     bad_rows: list[tuple[str, str]] = []
     bad, show_text = BadRows(settings.skip_bad_rows, listed=bad_rows), settings.show_text == "yes"
     task, columns, train = read_training_rows(settings, task, bad)
-    others = {}
+    others, found = {}, [columns]
     for name, path in (("validation", settings.validation), ("test", settings.test)):
         if path is not None:
-            others[name] = list(task.usable(_rows_of(task, name, path, settings, columns, bad), bad, show_text))
+            found.append(_columns_of(task, name, path, settings, columns))
+            rows = read_rows(task, path, settings.encoding, found[-1], bad)
+            others[name] = list(task.usable(rows, bad, show_text))
             if not others[name]:
                 raise FinetuneError(f"{path} has no usable row: give another --{name}, or none")
+    _refuse_unread(settings, found)
     bad.report()
     if settings.train == BUILTIN and "test" not in others:
         train, others["test"] = split(train, BUILTIN_TEST_SHARE, "test", task.stratum)
@@ -87,6 +90,7 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
         if not others["validation"]:
             few = f'values of "{columns.group}"' if columns.group else "texts"
             raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
+    columns = replace(columns, group=settings.group_column, part=settings.report_by)
     dataset = Dataset(task, columns, train, others["validation"], others.get("test", []), bad_rows)
     check_parts(columns, list(chain(*dataset.held_out().values())), settings)
     describe(dataset, settings)
@@ -103,13 +107,26 @@ def read_training_rows(
     settings: FinetuneSettings, task: Task | None, bad: BadRows
 ) -> tuple[Task, Columns, list[Example]]:
     """The rows of `--train`, their columns, and the task as they define it."""
-    named = named_columns(settings)
+    named, show_text = named_columns(settings), settings.show_text == "yes"
     if task is None:
         task, label = task_of(settings)
         named = replace(named, label=label)
-    columns = columns_of_file(task, settings.train, settings.encoding, named, settings.show_text == "yes")
+    may_lack = not_of_training(settings, task)
+    columns = columns_of_file(task, settings.train, settings.encoding, named, show_text, may_lack)
     rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     return task.fitted(rows, columns, settings), columns, rows
+
+
+def not_of_training(settings: FinetuneSettings, task: Task) -> set[str]:
+    """The named columns that further files alone may have: of groups, where no training rows are held back; of parts;
+    of texts and labels, where held-out rows may be of another kind."""
+    names: set[str | None] = set()
+    if settings.validation:
+        names.add(settings.group_column)
+    if settings.validation or settings.test:
+        names.add(settings.report_by)
+        names.update([settings.label_column, *settings.text_column] if task.judges_other_rows else ())
+    return names - {None}
 
 
 def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
@@ -120,20 +137,34 @@ def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
     ]
 
 
-def _rows_of(
-    task: Task, name: str, path: str, settings: FinetuneSettings, columns: Columns, bad: BadRows
-) -> Iterable[Example]:
-    """Rows of a further file, which must have the columns of the first, unless the task takes others."""
+def _columns_of(task: Task, name: str, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
+    """Those of a further file, which must have the columns of the first, unless the task takes others."""
     if path == BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held out anyway, leave it out")
+    # Of the final results only: intervals are of groups, scores of parts.
+    is_shown = name == ("test" if settings.test else "validation")
+    group, part = (settings.group_column, settings.report_by) if is_shown else (columns.group, None)
+    wanted = replace(columns, group=group, part=part)
     if task.judges_other_rows:
-        own = _own_columns(task, path, settings, columns)
+        own = _own_columns(task, path, settings, wanted)
         if own != columns:
             say(f"Columns of {path}: {own}.")
-        columns = own
-    else:
-        require_columns(path, settings.encoding, columns, settings.train, settings.show_text == "yes")
-    return read_rows(task, path, settings.encoding, columns, bad)
+        return own
+    require_columns(path, settings.encoding, wanted, columns, settings.train, settings.show_text == "yes")
+    return wanted
+
+
+def _refuse_unread(settings: FinetuneSettings, found: Iterable[Columns]) -> None:
+    """Raises FinetuneError for a column that is named and of no file; where files may be of several kinds, a misspelled
+    one would go unnoticed."""
+    if settings.train == BUILTIN:
+        return
+    read = {name for columns in found for name in columns.named()}
+    options = {"--label-column": [settings.label_column], "--text-column": settings.text_column}
+    for option, names in options.items():
+        if unread := [name for name in names if name is not None and name not in read]:
+            where = " beside two columns of texts" if option == "--label-column" else ""
+            raise FinetuneError(f'no file has a column "{unread[0]}"{where}: pass another {option}, or leave it out')
 
 
 def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
@@ -143,7 +174,7 @@ def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Col
     names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
     texts = settings.text_column or (columns.texts if len(columns.texts) > 1 else ())
     label, group = (name if name in names else None for name in (settings.label_column, settings.group_column))
-    named = Columns(tuple(texts) if names.issuperset(texts) else (), label, group, settings.report_by)
+    named = Columns(tuple(texts) if names.issuperset(texts) else (), label, group, columns.part)
     return columns_of_file(task, path, settings.encoding, named, settings.show_text == "yes")
 
 

@@ -28,9 +28,9 @@ from .compare import named_models
 from .dataset import Dataset, describe, read_dataset, sampled
 from .finetuning import cut_sentence
 from .folds import folds
-from .learning_curve import growing, with_seeds
+from .learning_curve import growing
 from .predictor import outputs
-from .resolve import check_model, model_config, resolve, with_budget, with_search, with_task
+from .resolve import check_model, model_config, resolve, with_budget, with_search, with_seeds, with_task
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
@@ -84,7 +84,7 @@ def _planned(settings: FinetuneSettings, parts: Sequence[Dataset], shows_texts: 
     Args:
         parts: to train on, one after the other.
     """
-    dataset, settings = parts[-1], with_seeds(settings, parts[:1])
+    dataset, settings = parts[-1], with_seeds(settings, [len(part.train) for part in parts])
     task = dataset.task
     trainings = [each for part in parts for each in planned(with_budget(settings, len(part.train)), len(part.train))]
     settings = with_task(max((each.settings for each in trainings), key=lambda each: each.batch_size), task)

@@ -19,7 +19,7 @@ from .finetuning import run_seeds
 from .metrics import spread
 from .output import to_json
 from .report import baselines_table, parts_of_folds_table, scores_table
-from .resolve import MAY_DIFFER, out_folder, resolve, with_task
+from .resolve import MAY_DIFFER, out_folder, resolve, with_seeds, with_task
 from .results import kept_seed
 from .rows import BadRows, Example
 from .settings import GROUPS, FinetuneError, FinetuneSettings
@@ -48,7 +48,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
         with_task(settings, datasets[0].task)
         if world.is_main:
             write_settings(settings, out)
-        found = []
+        found, settings = [], with_seeds(settings, [len(dataset.train) for dataset in datasets])
         for number, dataset in enumerate(datasets, 1):
             say(f"\n=== fold {number} of {len(datasets)}")
             describe(dataset, settings)

@@ -46,7 +46,9 @@ class Question(Protocol):
 def check_question(settings: Question) -> None:
     """Raises FinetuneError where what is asked about, and where the answers go, do not fit together."""
     if len(settings.file) > 1:
-        raise FinetuneError(f"{len(settings.file)} files were given: give one, or pipe them into standard input")
+        raise FinetuneError(
+            f"{len(settings.file)} files were given: give one, their folder, or a pattern in quotes ('2024-*.csv')"
+        )
     if settings.file and settings.input_format:
         raise FinetuneError("--input-format is of standard input, and a file was given: leave one out")
     if settings.file == ("builtin",):
@@ -152,7 +154,8 @@ def text_columns(
     """
     if not source.has_rows:
         if settings.text_column:
-            raise FinetuneError(f"{source.shown} is plain text without columns: leave --text-column out")
+            other = "" if settings.file or settings.input_format else ", or say what it is with --input-format csv"
+            raise FinetuneError(f"{source.shown} is plain text without columns: leave --text-column out{other}")
         return Columns(("text", "text_pair")[: max(1, len(trained))])
     names = {name for row in sample for name in row}
     wanted = settings.text_column or (trained if names.issuperset(trained) else ())

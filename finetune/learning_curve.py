@@ -13,7 +13,7 @@ from pretrain.engine.stage import agreed, as_before, stage, write_settings
 from .dataset import Dataset, read_dataset, split
 from .finetuning import run_seeds
 from .report import score
-from .resolve import MAY_DIFFER, out_folder, resolve, with_budget, with_task
+from .resolve import MAY_DIFFER, out_folder, resolve, with_seeds, with_task
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 
@@ -40,7 +40,7 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
         with_task(settings, dataset.task)
         if world.is_main:
             write_settings(settings, out)
-        points, settings = [], with_seeds(settings, parts)
+        points, settings = [], with_seeds(settings, [len(part.train) for part in parts])
         for part in parts:
             rows = len(part.train)
             say(f"\n=== {rows:,} training rows")
@@ -77,11 +77,6 @@ def growing(dataset: Dataset) -> list[Dataset]:
         raise FinetuneError(f"the {len(dataset.train):,} training rows are of so few groups, or texts, that no half of "
                             "them can be left out: --learning-curve needs more")  # fmt: skip
     return parts[::-1]
-
-
-def with_seeds(settings: FinetuneSettings, parts: Sequence[Dataset]) -> FinetuneSettings:
-    """The settings with as many seeds for all parts as the smallest one gets."""
-    return replace(settings, seeds=max(with_budget(settings, len(part.train)).seeds for part in parts))
 
 
 def write_curve(out: Path, dataset: Dataset, points: Sequence[dict]) -> None:

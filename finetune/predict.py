@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
@@ -75,7 +75,7 @@ def run(settings: PredictSettings) -> None:
     began = time.monotonic()
     with Output(settings.out, asked_of(settings, sources)) as output:
         written, before = output.written, replace(output.written)
-        writer = Writer(output.file, form, predictor.task, written, output.beginning() if written.rows else "")
+        writer = Writer(output.file, form, predictor.task, written, output.beginning)
         for found in predictions(sources, settings, predictor, bad, written.rows):
             writer.write(found)
             written.seconds = before.seconds + time.monotonic() - began
@@ -116,10 +116,17 @@ class Writer:
 
     Args:
         written: how much of the file is there already.
-        beginning: what is there.
+        beginning: reads what is there.
     """
 
-    def __init__(self, file: TextIO, form: str, task, written: Written | None = None, beginning: str = ""):
+    def __init__(
+        self,
+        file: TextIO,
+        form: str,
+        task,
+        written: Written | None = None,
+        beginning: Callable[[], str] = str,
+    ):
         self.file, self.form, self.task, self.written = file, form, task, written or Written()
         self._csv: csv.DictWriter | None = None
         self._quoted: csv.DictWriter | None = None  # to the same file
@@ -128,8 +135,9 @@ class Writer:
             self._begin_table(self.written.columns)
         if self._own_form and not self.written.rows:
             file.write(self._own_form.begin)
-        is_keyed = self._own_form and self._own_form.key and beginning
-        self._keys = set(json.loads(beginning + self._own_form.end)) if is_keyed else set()
+        # All other forms go on without a look at what is there, which may be long.
+        is_keyed = self._own_form and self._own_form.key and self.written.rows
+        self._keys = set(json.loads(beginning() + self._own_form.end)) if is_keyed else set()
         self._own = task.prediction_names(is_table=form == "csv")
 
     def write(self, found: Sequence[tuple[dict[str, Any], Example | None, np.ndarray | None]]) -> None:

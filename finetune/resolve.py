@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,15 @@ def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:
         number = min(_MOST_EVALUATIONS, max(1, round(budget.amount))) if budget.unit == "epochs" else _EVALUATIONS
         settings = replace(settings, evaluations=number)
     return settings
+
+
+def with_seeds(settings: FinetuneSettings, sizes: Iterable[int]) -> FinetuneSettings:
+    """The settings with as many seeds for all of several trainings as the one with the fewest texts gets.
+
+    Args:
+        sizes: their numbers of training texts.
+    """
+    return replace(settings, seeds=max(with_budget(settings, size).seeds for size in sizes))
 
 
 def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:

@@ -1,7 +1,7 @@
 """Labelled texts out of files, for every task: columns, rows, and what becomes of the bad ones."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -134,6 +134,12 @@ class Columns:
         """All of them."""
         return [*self.texts, *self.choices, *filter(None, (self.label, self.group, self.part))]
 
+    def without(self, names: Collection[str]) -> "Columns":
+        """The others; of two columns of texts both go."""
+        label, group, part = (None if name in names else name for name in (self.label, self.group, self.part))
+        texts = self.texts if set(self.texts).isdisjoint(names) else ()
+        return replace(self, texts=texts, label=label, group=group, part=part)
+
 
 def listed(columns: Sequence[str]) -> str:
     """The name of a column, or of the first and the last of several."""
@@ -172,23 +178,46 @@ def named_columns(settings: FinetuneSettings) -> Columns:
     return Columns(tuple(settings.text_column), settings.label_column, settings.group_column, settings.report_by)
 
 
-def columns_of_file(task: Labels, path: str, encoding: str, named: Columns, show_text: bool = True) -> Columns:
-    """The columns of a file of labelled texts (see `find_columns`)."""
+def columns_of_file(
+    task: Labels,
+    path: str,
+    encoding: str,
+    named: Columns,
+    show_text: bool = True,
+    may_lack: Collection[str | None] = (),
+) -> Columns:
+    """The columns of a file of labelled texts (see `find_columns`).
+
+    Args:
+        may_lack: of the named ones, those that it may be without.
+    """
     if path == BUILTIN:
         return task.settled(Columns(("text",), "label"))
     given = table_rows(path, encoding, lines=not task.needs_labels, named=named.named())
     sample = [row for _, row in islice(given, _SAMPLED_ROWS)]
+    named = named.without(set(may_lack).difference(*sample))
     return find_columns(task, path, sample, named, labelled=True, show_text=show_text)
 
 
-def require_columns(path: str, encoding: str, columns: Columns, train: str, show_text: bool = True) -> None:
-    """Raises FinetuneError where a further file lacks a column that the training file has."""
+def require_columns(
+    path: str, encoding: str, columns: Columns, trained: Columns, train: str, show_text: bool = True
+) -> None:
+    """Raises FinetuneError where a further file lacks a column.
+
+    Args:
+        columns: that it has to have.
+        trained: those of the training file, `train`.
+    """
     given = table_rows(path, encoding, named=columns.named())
     names = sorted({name for _, row in islice(given, _SAMPLED_ROWS) for name in row})
     for name in columns.named():
         if name not in names:
             there = f"among {column_names(names, show_text)}" if names else "and no rows"
-            raise FinetuneError(f'{path} has no column "{name}" {there}: call its columns as in {train}')
+            remedy = f"call its columns as in {train}"
+            if name not in trained.named():
+                option = "--group-column" if name == columns.group else "--report-by"
+                remedy = f"pass one of them as {option}, or leave that out"
+            raise FinetuneError(f'{path} has no column "{name}" {there}: {remedy}')
 
 
 def find_columns(

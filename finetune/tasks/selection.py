@@ -26,6 +26,8 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (Classification, MultiLabel, Regression, Tagging, MultipleChoice, QuestionAnswering, Similarity)
 }
+# What can be learned of the built-in texts.
+_OF_BUILTIN = (Classification.name, Similarity.name)
 _SAMPLED_ROWS = 1000
 # What stands for no number, in lower case.
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
@@ -33,7 +35,13 @@ _MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
 
 def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
     """The task that is named, or the one that the first training rows are of, which is said; and the column of labels
-    that is named, or shows it."""
+    that is named, or shows it.
+
+    Raises:
+        FinetuneError: the built-in texts are none for the task that is named.
+    """
+    if settings.task not in ("auto", *_OF_BUILTIN) and settings.train == BUILTIN:
+        raise FinetuneError(f"the built-in texts have no labels for --task {settings.task}: give --train")
     if settings.task != "auto":
         return TASKS[settings.task](), settings.label_column
     if settings.train == BUILTIN:
@@ -62,7 +70,10 @@ def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSetting
     rows names one, and which are not the same in all rows, as the names of classes would be."""
     task = MultipleChoice()
     try:
-        columns = find_columns(task, settings.train, rows, named_columns(settings), labelled=True)
+        # Groups and parts that these rows lack may be those of further files.
+        named = named_columns(settings)
+        named = named.without({named.group, named.part}.difference({None}, *rows))
+        columns = find_columns(task, settings.train, rows, named, labelled=True)
     except FinetuneError:
         return None
     if columns.choices != usual_choices(rows, columns.choices):

@@ -379,7 +379,7 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
                             "more")  # fmt: skip
     if learned != TEXTS:
         return
-    if settings.label_column is not None:
+    if settings.label_column is not None and not (settings.validation or settings.test):
         raise FinetuneError(
             "--label-column names scores of pairs, and there is one column of texts: give two with --text-column"
         )

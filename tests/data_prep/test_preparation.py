@@ -183,6 +183,25 @@ def test_of_options_each_acts_on_one_of_the_two_corpora(corpus, tmp_path):
     assert facts["bad_rows"] == 3 and any("A document is a row" in sentence for sentence in facts["rules"])
 
 
+def test_words_are_counted_by_groups_beside_a_validation_corpus_without_them(tmp_path):
+    rng = random.Random(2)
+    rows = [{"text": f"{sentence(rng)} {sentence(rng)}", "patient": f"p{number % 30}"} for number in range(150)]
+    rows += [{"text": f"{sentence(rng)} quixbert {sentence(rng)}", "patient": "p1"} for _ in range(60)]
+    rows[0]["patient"] = ""
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "held.txt").write_text("\n\n".join(f"{sentence(rng)}\n{sentence(rng)}" for _ in range(40)))
+    given = {"validation_corpus": (str(tmp_path / "held.txt"),), "min_documents": 2}
+    by_document = prepare(settings(tmp_path / "rows.jsonl", **given), EXAMPLES, tmp_path / "by_document")
+    assert "quixbert" in by_document.tokenizer.vocabulary
+    given["group_column"] = "patient"
+    by_group = prepare(settings(tmp_path / "rows.jsonl", **given), EXAMPLES, tmp_path / "by_group")
+    assert not [entry for entry in by_group.tokenizer.vocabulary if "quix" in entry]
+    facts = json.loads((tmp_path / "by_group" / "prep_report.json").read_text())["corpus"]
+    assert facts["documents_without_group"] == 1 and facts["groups"] == {"train": 31}
+    with pytest.raises(PrepError, match=r"--group-column has no effect .* but to count the groups of --min-documents"):
+        settings(tmp_path / "rows.jsonl", **given | {"min_documents": 1})
+
+
 def test_files_that_are_none_cannot_be_kept_together(tmp_path):
     with pytest.raises(PrepError, match="--group-by file has nothing to act on: builtin is no file"):
         prepare(PrepSettings(corpus=("builtin",), group_by="file"), EXAMPLES, tmp_path / "out")

@@ -14,6 +14,7 @@ SOUND = {
         "bad_rows": 0,
         "documents": 100,
         "duplicates": 0,
+        "documents_without_group": 100,
         "checks": TextChecks().numbers(),
         "settings": {"group_column": None},
     },
@@ -56,8 +57,7 @@ def test_sound_text_is_left_alone():
     (changed("copied", share=0.3), "30% of the held-out tokens stand in runs of 16 and more"),
     (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),
     (
-        changed("corpus", settings={"group_column": "patient"},
-                checks=SOUND["corpus"]["checks"] | {"documents_without_group": 7}),
+        changed("corpus", settings={"group_column": "patient"}, documents_without_group=7),
         "7 of the 100 documents have no patient (an empty cell, or a text file, which has no columns): each",
     ),
     (changed("corpus", rows=100, bad_rows=2, bad_rows_listed=["a.csv:3 has 1 field"]), "2 of 100 rows hold no text"),

@@ -12,6 +12,7 @@ from finetune.dataset import read_dataset
 from finetune.dataset import split as split_by
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.selection import TASKS
 
 split = partial(split_by, stratum=lambda row: row.label)
 
@@ -306,6 +307,47 @@ def test_the_groups_of_a_column(write_rows, capsys):
     other = write_rows([{"text": "t", "label": "a"}], "other.jsonl")
     with pytest.raises(FinetuneError, match=r'other\.jsonl has no column "who"'):
         read_dataset(replace(settings, test=other))
+
+
+def test_groups_and_parts_are_needed_where_they_are_used(write_rows, capsys):
+    """Parts in the texts of the final results; groups there too, and where texts are held back."""
+
+    def letters(name, **columns):
+        return write_rows([{"text": f"{name} {n}", "label": "ab"[n % 2]} | {key: f"{key} {n % 3}" for key in columns}
+                           for n in range(30)], f"{name}.jsonl")  # fmt: skip
+
+    plain, grouped, full = letters("plain"), letters("grouped", who=1), letters("full", who=1, site=1)
+    given = {"model": "none", "group_column": "who", "report_by": "site"}
+    dataset = read_dataset(FinetuneSettings(train=grouped, test=full, **given))
+    assert {row.part for row in dataset.test} == {"site 0", "site 1", "site 2"} and dataset.columns.part == "site"
+    assert {row.group for row in dataset.train} <= {"who 0", "who 1", "who 2"}
+    dataset = read_dataset(FinetuneSettings(train=plain, validation=plain, test=full, **given))
+    assert {row.group for row in dataset.test} == {"who 0", "who 1", "who 2"}
+    assert '60 texts have no "who"' in capsys.readouterr().out
+    for files, refusal in (
+        (
+            {"train": plain, "test": full},
+            'plain.jsonl has no column "who" among text, label: pass one of them as --gro',
+        ),
+        (
+            {"train": plain, "validation": full, "test": grouped},
+            r'grouped.jsonl has no column "site" .* --report-by, or',
+        ),
+        (
+            {"train": plain, "validation": plain, "test": plain},
+            r'plain.jsonl has no column "who" .* --group-column, or',
+        ),
+        ({"train": grouped, "validation": grouped}, 'grouped.jsonl has no column "site"'),
+        ({"train": full, "test": plain}, 'plain.jsonl has no column "who" among label, text: call its columns as in'),
+    ):
+        with pytest.raises(FinetuneError, match=refusal):
+            read_dataset(FinetuneSettings(**files, **given))
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - {"classification", "similarity"}))
+def test_the_builtin_texts_are_for_classes(task):
+    with pytest.raises(FinetuneError, match=f"the built-in texts have no labels for --task {task}: give --train"):
+        read_dataset(FinetuneSettings(model="none", task=task))
 
 
 def test_where_no_text_may_be_shown_names_of_columns_are_not(tmp_path):

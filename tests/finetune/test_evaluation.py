@@ -489,6 +489,22 @@ def test_folds_of_rows_without_groups_keep_copies_together_and_have_alike_classe
         parts_of(found[:20], task, "50", None)
 
 
+def test_folds_of_unequal_size_have_as_many_seeds(encoder, write_rows, tmp_path, one_thread, monkeypatch, capsys):
+    """Of two groups one leaves so few rows to learn from that it gets five."""
+    monkeypatch.setattr("finetune.resolve._MOST_EPOCHS", 1)
+    monkeypatch.setattr("finetune.resolve._FEW_STEPS", 3)
+    rows = [
+        {"text": f"the rate {n}", "label": "ab"[n % 2], "site": "large" if n < 100 else "small"} for n in range(160)
+    ]
+    given = [f"--model={encoder}", f"--train={write_rows(rows)}", f"--out={tmp_path / 'folds'}", "--group-column=site"]
+    given += ["--folds=groups", "--device=cpu", "--threads=1", "--precision=fp32"]
+    assert main([*given, "--dry-run"]) == 0
+    assert "for each of 10 runs" in capsys.readouterr().out
+    assert main(given) == 0
+    for fold in (1, 2):
+        assert len(list((tmp_path / "folds" / f"fold-{fold}").glob("seed-*"))) == 5
+
+
 def test_folds_give_mean_and_spread_and_go_on(encoder, files, tmp_path, one_thread, capsys):
     out = tmp_path / "folds"
     given = [f"--model={encoder}", f"--train={files['train']}", f"--out={out}", "--budget=2epochs", *OPTIONS]

@@ -269,7 +269,7 @@ PREDICT_MISTAKES = {
         ["single texts", "--text-column with one name"],
     ),
     "broken JSON": (lambda f: [rows_file(f, insert='{"text": ', at=4)], ["train.jsonl:5", "JSON"]),
-    "two files": (lambda f: [rows_file(f), rows_file(f, "b.jsonl")], ["2 files"]),
+    "two files": (lambda f: [rows_file(f), rows_file(f, "b.jsonl")], ["2 files", "a pattern in quotes"]),
     "output is the input": (lambda f: [rows_file(f), f"--out={f / 'train.jsonl'}"], ["--out", "another name"]),
     "column is taken": (
         lambda f: [rows_file(f, rows=[{"text": "x", "predicted_label": "a"}])],

@@ -107,6 +107,21 @@ def test_held_out_rows_may_be_of_another_kind(write_rows, kind, capsys):
     assert "t.jsonl: texts in" in capsys.readouterr().out or kind == PAIRS
 
 
+def test_columns_of_held_out_pairs_can_be_named(write_rows):
+    """Beside texts alone, which have none of them."""
+    rows = [{"this": row["text_a"], "that": row["text_b"], "gold": row["score"]} for row in scored_of(20)]
+    train, pairs = write_rows(texts_of(40), "train.jsonl"), write_rows(rows, "pairs.jsonl")
+    given = {"train": train, "validation": pairs, "task": "similarity", "text_column": ("this", "that")}
+    dataset = read_dataset(FinetuneSettings(**given, label_column="gold"))
+    assert dataset.task.learned == TEXTS and dataset.task.judged_by == (SCORES,)
+    assert dataset.validation[0].label == rows[0]["gold"] and dataset.validation[0].text_pair == rows[0]["that"]
+    with pytest.raises(FinetuneError, match='no file has a column "golden" beside two columns of texts: pass another'):
+        read_dataset(FinetuneSettings(**given, label_column="golden"))
+    with pytest.raises(FinetuneError, match='no file has a column "these": pass another --text-column'):
+        usual = write_rows(scored_of(20), "usual.jsonl")
+        read_dataset(FinetuneSettings(**given | {"validation": usual, "text_column": ("these", "those")}))
+
+
 def test_a_text_is_cut_at_the_blank_nearest_to_its_middle():
     for text, expected in [
         ("a b", ("a", "b")), ("aaaa b c", ("aaaa", "b c")), ("a b cccc", ("a b", "cccc")),
