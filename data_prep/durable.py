@@ -44,11 +44,14 @@ def replaced(path: Path, is_shared: bool = False) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder so that, whenever the process ends, no part of it is left under its name."""
+    """Remove a folder so that, whenever the process ends, no part of it is left under its name.
+
+    Files that cannot be removed yet (on NFS, those that a program has open) stay under a name that begins with a dot.
+    """
     removed = folder.with_name(f".{folder.name}.removed.tmp")
     _remove(removed)
     os.replace(folder, removed)
-    shutil.rmtree(removed)
+    _remove(removed)
 
 
 def _put_back(old: Path, path: Path) -> None:

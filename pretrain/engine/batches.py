@@ -153,4 +153,4 @@ def moved(batch: PackedBatch, device: torch.device) -> PackedBatch:
     """The batch on the device. The host goes on at once: what is copied to a GPU lies in pinned memory."""
     if device.type == "cuda":
         batch = batch.pin_memory()
-    return batch.to(device, non_blocking=True)
+    return batch.to(device, non_blocking=device.type == "cuda")

@@ -76,7 +76,10 @@ class Checkpoints:
         latest = self.all()[-self.keep :]
         kept = {*latest, *(self.path(step) for checkpoint in latest for step in _needs(checkpoint))}
         for old in (path for path in self.all() if path not in kept):
-            remove_folder(old)
+            try:
+                remove_folder(old)
+            except OSError as error:
+                say(f"Warning: {old} could not be removed ({error.strerror}), and takes up space on the disk.")
 
     def newest_intact(self, up_to: int | None = None) -> Path | None:
         """The newest checkpoint (of a step up to `up_to`) whose files are those that were written, if there is one.
@@ -87,7 +90,7 @@ class Checkpoints:
             PretrainError: there are checkpoints, but all are damaged, or of another version.
         """
         for left_over in self.folder.glob(".*.tmp"):
-            shutil.rmtree(left_over)
+            shutil.rmtree(left_over, ignore_errors=True)
         damage = None
         for checkpoint in reversed(self.all()):
             if up_to is not None and checkpoint > self.path(up_to):

@@ -196,6 +196,11 @@ class Optimizer:
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether a step was made, or a state taken up."""
+        return any(part.state for part in self.parts)
+
     def state_tensors(self) -> dict[str, Tensor]:
         """The state as tensors named `KEY/PARAMETER`, for example `exp_avg/bert.embeddings...`."""
         tensors = {}
@@ -216,7 +221,8 @@ class Optimizer:
                 for parameter in group["params"]:
                     suffix = "/" + (name := self._name_of[id(parameter)])
                     part.state[parameter] = state = {
-                        key.removesuffix(suffix): value.to(parameter.device)
+                        # Not of the file, which is to be removed while this is in use.
+                        key.removesuffix(suffix): value.to(parameter.device, copy=True)
                         for key, value in tensors.items()
                         if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
                     }

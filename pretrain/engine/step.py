@@ -76,7 +76,7 @@ class Learner:
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
         self.steps_behind = steps_behind(self.device)
         self.largest_computed = 0
-        """Tokens of the largest micro-batch so far."""
+        """Tokens of the largest micro-batch so far, beside the state of the optimizer, which its first step makes."""
 
 
 def step(learner: Learner, batches: Batches) -> Outcome:
@@ -99,7 +99,11 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     trained = [p for p in learner.model.parameters() if p.grad is not None]
     norm = clip(trained, learner.clip_norm, learner.loss_scale.value)
     sick, overflowed = verdict(learner, losses, norm)
+    had_state = learner.optimizer.has_state
     change_weights(learner, (sick | overflowed).float())
+    if not had_state:
+        # Memory was computed in that is taken from now on.
+        learner.largest_computed = 0
     learner.loss_scale.update(sick | overflowed)
     learner.optimizer.zero_grad()
     counters.step += 1
@@ -157,6 +161,9 @@ def add_gradients(
 
     Returns:
         None where the GPU's memory was too small.
+
+    Raises:
+        PretrainError: it was too small while the other processes waited.
     """
     losses: dict[str, Tensor] = {}
     together: list[PackedBatch] = []
@@ -173,8 +180,17 @@ def add_gradients(
         if not is_out_of_memory(error):
             raise
         return None
-    for batch in together:
-        backward(learner, batch, len(alone), totals, losses)
+    try:
+        for batch in together:
+            backward(learner, batch, len(alone), totals, losses)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        tokens = max(1, together[0].num_tokens // 2)
+        raise PretrainError(
+            "the GPU's memory became too small while the other processes waited for this one: free what else uses it "
+            f"and go on, or begin anew with --micro-batch-tokens {tokens} and another --out"
+        ) from error
     return losses
 
 

@@ -109,6 +109,19 @@ def test_a_folder_is_removed_from_its_name_at_once(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_a_folder_that_is_in_use_on_nfs_is_removed_from_its_name(tmp_path, monkeypatch):
+    """There a file that a program has open becomes another one in the same folder, which is not empty then."""
+    put_folder(tmp_path / "x", "a")
+
+    def not_empty(*_, **__):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", not_empty)
+        remove_folder(tmp_path / "x")
+    assert os.listdir(tmp_path) == [".x.removed.tmp"]
+
+
 @pytest.mark.parametrize("content", [
     None, b"", b"\xff", b"{", b"[]", b"null", b"{}", b'{"a": "1", "b": []}', b'{"a": 1}', b"[" * 100_000,
 ])  # fmt: skip

@@ -1,6 +1,9 @@
 """A checkpoint of which a single bit is not as it was written is never used."""
 
+import errno
+import gc
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from runs import Job, differences, rows_of
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
-from pretrain.engine.checkpoint import Checkpoints, damage_of
+from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer
 from pretrain.engine.optimizer import Optimizer
 from pretrain.engine.settings import PretrainError
 
@@ -115,6 +118,38 @@ def three(small_tokenizer, tmp_path) -> Checkpoints:
     for step in (1, 2, 3):
         checkpoints.save(step, model, Optimizer(model, "adamw", 1e-3, 0.0), {"needs": []})
     return checkpoints
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not show what is mapped")
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_what_a_run_goes_on_with_is_not_the_file_of_its_checkpoint(small_tokenizer, tmp_path, kind):
+    """On NFS, a file that is mapped cannot be removed."""
+    model = tiny_model(small_tokenizer.vocab_size)
+    optimizer = Optimizer(model, kind, 1e-3, 0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", small_tokenizer, keep=1)
+    checkpoints.save(1, model, optimizer, {"needs": []})
+    other = Optimizer(model, kind, 1e-3, 0.0)
+    load_optimizer(checkpoints.path(1), other)
+    gc.collect()
+    assert str(checkpoints.path(1)) not in Path("/proc/self/maps").read_text()
+    assert other.has_state and all(
+        torch.equal(value, optimizer.state_tensors()[name]) for name, value in other.state_tensors().items()
+    )
+
+
+def test_a_checkpoint_that_cannot_be_removed_ends_no_run(small_tokenizer, three, capsys, monkeypatch):
+    def refused(folder):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), folder)
+
+    monkeypatch.setattr("pretrain.engine.checkpoint.remove_folder", refused)
+    model = tiny_model(small_tokenizer.vocab_size)
+    three.save(4, model, Optimizer(model, "adamw", 1e-3, 0.0), {"needs": []})
+    assert three.newest_intact() == three.path(4)
+    said = f"Warning: {three.path(1)} could not be removed (Operation not permitted), and takes up space on the disk.\n"
+    assert capsys.readouterr().out == said
 
 
 def damage_step(checkpoints: Checkpoints, step: int) -> None:

@@ -168,9 +168,11 @@ def test_too_little_memory_halves_the_micro_batches_and_changes_no_number(prepar
     assert found.norm == pytest.approx(expected.norm, rel=1e-4)
     assert learner.counters.step == 1 and learner.counters.tokens == examples.lengths().sum()
     assert maker.micro_batch_tokens <= Scarce.room and "Out of GPU memory" in capsys.readouterr().err
+    assert learner.largest_computed == 0, "the optimizer takes memory only now"
     calls = Scarce.calls
     step(learner, batches)
     assert Scarce.calls - calls == len(batches.micro_batches()), "the smaller size stays"
+    assert 0 < learner.largest_computed <= Scarce.room
     Scarce.room = int(examples.lengths().max()) - 1
     with pytest.raises(PretrainError, match="too small for .* tokens at once"):
         step(learner, batches)
