@@ -29,7 +29,7 @@ from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
 from .phases import Phase, make_phases, with_batch_size, with_weight_decay
-from .pretraining import base_model, compiled
+from .pretraining import base_model, compiled, say_other_examples
 from .report import too_large, too_short
 from .resolve import is_open, resolve, with_preset
 from .settings import PretrainSettings
@@ -145,7 +145,9 @@ def examples_at_once(examples: Examples, tokens: int) -> int:
 def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, Whole]:
     """A prepared corpus to try, and what it says of the whole."""
     if settings.prepared:
-        return PreparedCorpus(settings.prepared, verify=False), Whole()
+        prepared = PreparedCorpus(settings.prepared, verify=False)
+        say_other_examples(settings, prepared)
+        return prepared, Whole()
     prep = replace(settings.prep, tokenizer=settings.starts_from or settings.prep.tokenizer)
     examples = settings.examples.of_length(settings.examples.longest)
     return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES)

@@ -14,6 +14,7 @@ from data_prep.durable import read_object, write_json
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
 from data_prep.preparation import prepare
 from data_prep.prepared import PreparedCorpus
+from data_prep.settings import ExampleSettings
 from model import BertConfig
 from model.families import has_mlm_head, read_pretrainable
 
@@ -123,6 +124,7 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
         given = settings.prepared
         examples = settings.examples.of_length(settings.examples.longest)
         corpus = PreparedCorpus(given) if given else prepare(prep, examples, out / "prepared")
+        say_other_examples(settings, corpus)
         if corpus.manifest.get("pairs", 1) != PAIRS_VERSION:
             say(
                 f"{corpus.folder} was prepared by another version of this tool. The run trains on its text as usual; "
@@ -131,6 +133,20 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
         return str(corpus.folder)
 
     return PreparedCorpus(world.from_main(folder), verify=False)
+
+
+def say_other_examples(settings: PretrainSettings, corpus: PreparedCorpus) -> None:
+    """Say where a corpus was prepared with options for pairs and masks that the run has at their defaults: its own count,
+    and a person may have taken them for settled."""
+    now, default = (command_line.as_dict(each) for each in (settings.examples, ExampleSettings()))
+    before = corpus.manifest["identity"]
+    for name in now:
+        if name in before and now[name] == default[name] != before[name]:
+            option = f"--{name.replace('_', '-')}"
+            say(
+                f"{corpus.folder} was prepared with {option} {before[name]}, and this run takes {now[name]}: give "
+                f"{option} {before[name]} here, too, if you mean it."
+            )
 
 
 def compiled(settings: PretrainSettings, held_out: Evaluation, learner: Learner) -> bool:
