@@ -6,6 +6,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,7 +15,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from ..errors import Interrupted, UserError
 from .options import EveryCommand, Option, describe, members, options_of, read_arguments, read_entries
@@ -213,10 +214,16 @@ def _fields(settings_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_yaml(name: Path) -> dict[str, Any]:
+    """The entries of a settings file; values are the words that stand there (007, Yes), None where there is none."""
     import yaml
 
+    class Words(yaml.SafeLoader):
+        yaml_implicit_resolvers: ClassVar = {}
+
+    null, spelled = "tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL)?$")
+    Words.add_implicit_resolver(null, spelled, ["~", "n", "N", ""])
     try:
-        content = yaml.safe_load(name.read_text(encoding="utf-8"))
+        content = yaml.load(name.read_text(encoding="utf-8"), Words)
     except OSError as error:
         raise UserError(f"cannot read the settings file {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:

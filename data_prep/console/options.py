@@ -160,6 +160,11 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             raise UserError(f"{source}: unknown setting {name}{hint}")
         option = options[asked]
         takes_list = any(map(is_list, members(option.kind)))
+        if entry is None:
+            if types.NoneType not in members(option.kind):
+                raise UserError(f"{source}: {name} has no value: give {describe(option.kind)}, or leave it out")
+            values[option.field.name] = None
+            continue
         if isinstance(entry, dict) or (isinstance(entry, list) and not takes_list):
             raise UserError(f"{source}: {name} takes {describe(option.kind)}, not a {type(entry).__name__}")
         words = [_word(item, option.kind) for item in (entry if isinstance(entry, list) else [entry])]
@@ -168,9 +173,17 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
     return values
 
 
+_TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
 def _word(item: Any, kind: Any) -> str:
-    """An entry as a word: YAML takes a bare yes or no for a truth value."""
-    return ("no", "yes")[item] if isinstance(item, bool) and bool not in members(kind) else str(item)
+    """An entry as a word: where no text is taken, all that YAML takes for a truth value stands for one, or for yes and
+    no."""
+    admitted = members(get_args(kind)[0] if is_list(kind) else kind)
+    truth = item if isinstance(item, bool) else _TRUTH.get(str(item).lower())
+    if truth is None or (isinstance(item, str) and not {str, Path}.isdisjoint(admitted)):
+        return str(item)
+    return str(truth) if bool in admitted else ("no", "yes")[truth]
 
 
 FILES = ("data", "dataset", "input", "text", "file", "files", "train-file")
@@ -238,7 +251,8 @@ def describe(kind: Any) -> str:
 
 def _spelled_out(kind: Any) -> dict[str, Any]:
     """The words that a type spells out, in order, with their values; none for an open type."""
-    closed = {types.NoneType: (None,), bool: (True, False)}
+    # Where a text is taken, None is one.
+    closed = {types.NoneType: () if str in members(kind) else (None,), bool: (True, False)}
     found = [closed.get(m, get_args(m) if get_origin(m) is Literal else ()) for m in members(kind)]
     return {str(value): value for values in found for value in values}
 

@@ -193,6 +193,22 @@ def test_a_bare_yes_or_no_in_a_config_is_that_word_where_no_truth_value_is_taken
     assert got.compile is (word == "yes")
 
 
+@pytest.mark.parametrize("word", ["Yes", "NO", "On", "007", "1.0", "1_000", "12:30", "2024-01-31", "None", "0x1f"])
+def test_a_word_in_a_config_is_what_stands_there(tmp_path: Path, word: str) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"out: {word}\ntext_column: {word}\ncorpus: [{word}, b]\n")
+    got = read("--config", str(config))
+    assert got.out == Path(word) and got.prep.text_column == word and got.prep.corpus == [word, "b"]
+    assert read("--out=x", f"--text-column={word}").prep.text_column == word
+
+
+@pytest.mark.parametrize("word", ["true", "True", "YES", "on", "'yes'"])
+def test_a_truth_value_in_a_config_may_be_spelled_as_yaml_does(tmp_path: Path, word: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"out: x\ncompile: {word}\nlowercase: {'no' if word == 'on' else 'False'}\n")
+    got = read("--config", str(tmp_path / "c.yaml"))
+    assert got.compile is True and got.prep.lowercase is False
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -201,9 +217,10 @@ def test_a_bare_yes_or_no_in_a_config_is_that_word_where_no_truth_value_is_taken
         ("config: other.yaml", "unknown setting config"),
         ("schedule: liner", "schedule: 'liner' is not one of linear, cosine, constant: did you mean linear?"),
         ("sequence_length: 1.5", "sequence_length: '1.5' is not a whole number"),
-        ("compile: 'yes'", "compile: 'yes' is not one of True, False"),
+        ("compile: yess", "compile: 'yess' is not one of True, False"),
         ("compile: 1", "compile: '1' is not one of True, False"),
-        ("sequence_length: null", "sequence_length: 'None' is not a whole number"),
+        ("sequence_length: null", "sequence_length has no value: give a whole number, or leave it out"),
+        ("out:", "out has no value: give a path, or leave it out"),
         ("schedule: [linear]", "schedule takes one of linear, cosine, constant, not a list"),
         ("prep: {vocab_size: 64}", "unknown setting prep"),
         ("out: {a: b}", "out takes a path, not a dict"),
@@ -229,10 +246,9 @@ def test_a_wrong_value_in_a_config_is_refused_also_where_a_later_option_override
     assert "liner" in refused(capsys, "--config", str(config), "--out", "x", "--schedule", "linear")
 
 
-# "None" as a word means no value.
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
-tricky = st.sampled_from(["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "ä b", "#c", "a: b", "x\ny"])
-words = tricky | words.filter(lambda word: word != "None")
+tricky = st.sampled_from(["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "None", "007", "Yes", "ä b", "#c", "a: b", "x\ny"])
+words = tricky | words
 preparations = st.builds(
     Preparation,
     vocab_size=st.integers(1, 500).map(lambda n: 64 * n) | st.just("auto"),
@@ -263,6 +279,9 @@ def as_arguments(value: Training, draw: st.DrawFn) -> list[str]:
     """A command line for these settings: options in any order, each in one of the ways to write it."""
     options = []
     for name, entry in as_dict(value).items():
+        if entry is None:
+            # No word stands for it.
+            continue
         flag = name if draw(st.booleans()) else name.replace("_", "-")
         if isinstance(entry, bool):
             options.append([f"--{flag}" if entry else f"--no-{flag}"])
