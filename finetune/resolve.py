@@ -119,8 +119,9 @@ def refuse_of_wrapped(settings: FinetuneSettings) -> None:
              "--task similarity": settings.task == "similarity"}  # fmt: skip
     named = [option for option, is_given in given.items() if is_given]
     if named and family_of(settings.model, FinetuneError).is_wrapped:
+        remedy = "give another --model" if settings.task == "similarity" else "leave it out"
         raise FinetuneError(f"{' and '.join(named)} is for a BERT, and the heads of {settings.model} are those of "
-                            "transformers: leave it out")  # fmt: skip
+                            f"transformers: {remedy}")  # fmt: skip
 
 
 def with_budget(settings: FinetuneSettings, num_texts: int) -> FinetuneSettings:

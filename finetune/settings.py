@@ -180,6 +180,8 @@ class FinetuneSettings(LoopSettings):
             raise FinetuneError("--teacher-weight is for a --teacher: give one, or leave it out")
         if self.freeze_encoder and self.from_scratch:
             raise FinetuneError("--freeze-encoder with --from-scratch freezes weights that never learned: drop one")
+        if self.freeze_encoder and SCRATCH in self.compare:
+            raise FinetuneError(f"--freeze-encoder freezes weights that never learned: take {SCRATCH} out of --compare")
         for model in self.compare:
             if not os.path.exists(model) and model != SCRATCH and get_close_matches(model, [SCRATCH]):
                 raise FinetuneError(f"--compare {model} is no folder: did you mean {SCRATCH}?")

@@ -136,8 +136,8 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
 
 
 def say_other_examples(settings: PretrainSettings, corpus: PreparedCorpus) -> None:
-    """Say where a corpus was prepared with options for pairs and masks that the run has at their defaults: its own count,
-    and a person may have taken them for settled."""
+    """Say where a corpus was prepared with other options for pairs and masks than the defaults that the run takes: a
+    person may have taken them for settled."""
     now, default = (command_line.as_dict(each) for each in (settings.examples, ExampleSettings()))
     before = corpus.manifest["identity"]
     for name in now:

@@ -102,7 +102,7 @@ def as_before(
         say(sentence)
     kept = {name for name, value in now.items() if value == "auto" and name not in aside | again.keys()}
     now |= {name: before[name] for name in kept}
-    aside |= may_differ | again.keys() | _same_folders(before, now)
+    aside |= may_differ | again.keys() | _same_paths(before, now)
     comparable = [{k: v for k, v in values.items() if k not in aside} for values in (before, now)]
     found = command_line.differences(*comparable)
     if "budget" in may_differ and not _extends(Budget.parse(before["budget"]), Budget.parse(now["budget"])):
@@ -132,11 +132,11 @@ def write_settings(settings: LoopSettings, out: Path, without: Collection[str] =
     write_text(path, command_line.to_yaml(settings, without=without))
 
 
-def _same_folders(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    """Names of the settings that spell the path of one folder in two ways."""
+def _same_paths(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Names of the settings that spell the path of one folder or file in two ways."""
     return {
         name
-        for name in ("init_from", "teacher", "model")
+        for name in ("init_from", "teacher", "model", "train", "validation", "test")
         if before.get(name) and now.get(name) and os.path.realpath(before[name]) == os.path.realpath(now[name])
     }
 

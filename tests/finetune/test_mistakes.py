@@ -92,6 +92,10 @@ MISTAKES = {
         lambda f: [*train(f), "--freeze-encoder", "--optimizer=muon"],
         ["muon", "--freeze-encoder"],
     ),
+    "a frozen model that never learned": (
+        lambda f: [*train(f), "--freeze-encoder", "--compare", "scratch"],
+        ["--freeze-encoder", "take scratch out of --compare"],
+    ),
     "one model twice": (lambda f: [*train(f), "--compare", "scratch", "scratch"], ["twice"]),
     "three columns of text": (lambda f: [*train(f), "--text-column", "a", "b", "c"], ["--text-column", "two"]),
     "other columns in test": (lambda f: held_out(f, "test", rows=renamed(text="texts")), ["test.jsonl", "texts"]),

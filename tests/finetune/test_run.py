@@ -1,8 +1,10 @@
 import json
 import math
+import os
 import shutil
 import signal
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +256,17 @@ def test_of_a_small_set_the_best_of_five_seeds_is_kept(given, tmp_path, capsys):
     # The number that was chosen is part of the run.
     assert main(given(out, budget="auto", batch_size=48)) == 0
     assert "holds this run, finished" in capsys.readouterr().out and results_of(out) == found
+
+
+def test_paths_of_the_texts_may_be_spelled_otherwise(finished, given, texts, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    others = [f"--{name}={os.path.relpath(texts[name])}" for name in ("validation", "test")]
+    (tmp_path / "link").symlink_to(Path(texts["train"]).parent)
+    others.append(f"--train=link/{Path(texts['train']).name}")
+    asked = [each for each in given(finished, seeds=2, metric="loss") if each.split("=")[0] not in str(others)]
+    assert main([*asked, *others]) == 0
+    assert "holds this run, finished" in capsys.readouterr().out
+    assert main([*asked, *others[:2], f"--train={texts['test']}"]) == 2
 
 
 def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):

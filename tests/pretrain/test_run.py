@@ -302,7 +302,9 @@ def test_the_folder_says_the_length_that_was_trained(prepared, tmp_path):
 def test_options_of_the_preparation_that_a_run_does_not_take_are_said(prepared, tmp_path, capsys):
     given = arguments(prepared, tmp_path / "run", budget="1steps")
     without = [each for each in given if not each.startswith("--sequence-length")]
-    said = f"{prepared.folder} was prepared with --sequence-length 48, and this run takes 128: give --sequence-length 48"
+    said = (
+        f"{prepared.folder} was prepared with --sequence-length 48, and this run takes 128: give --sequence-length 48"
+    )
     for more, expected in (([], False), (["--dry-run"], False), (["--sequence-length=32"], False)):
         assert main([*given, *more, f"--out={tmp_path / str(len(more))}{more[-1:]}"]) == 0
         assert (said in capsys.readouterr().out) is expected

@@ -247,7 +247,9 @@ def test_a_wrong_value_in_a_config_is_refused_also_where_a_later_option_override
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)
-tricky = st.sampled_from(["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "None", "007", "Yes", "ä b", "#c", "a: b", "x\ny"])
+tricky = st.sampled_from(
+    ["-x", "--out", "a=b", "-5", "null", "true", "no", "1e-4", "None", "007", "Yes", "ä b", "#c", "a: b", "x\ny"]
+)
 words = tricky | words
 preparations = st.builds(
     Preparation,
