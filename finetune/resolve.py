@@ -16,6 +16,7 @@ from pretrain.engine.stage import for_device
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tokenizer import open_tokenizer
+from .vectors.sentence_model import SentenceModel
 
 # These do not decide the result of a seed.
 MAY_DIFFER = {
@@ -31,6 +32,8 @@ _EPOCHS, _MOST_EPOCHS, _STEPS_AT_768, _STEPS_AT_128 = 3, 30, 600, 1500
 # Seeds of a set that does not reach this many, where one seed may end far below another (docs/fine_tuning.md).
 _FEW_STEPS, _SEEDS_OF_FEW = 600, 5
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
+# Of a sequence, as `--sequence-length` takes it.
+_SHORTEST = 8
 # Settings that act for some tasks alone (see `Task.takes`), and which these are.
 _OF_SOME_TASKS = {
     "class_weights": "classification",
@@ -101,6 +104,10 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         raise FinetuneError(
             f"--sequence-length {settings.sequence_length} is more than {settings.model} reads: give up to {longest}"
         )
+    if settings.task == "similarity" and not settings.from_scratch:
+        # What its vectors were made of before.
+        said = SentenceModel.read(Path(settings.model)).sequence_length or longest
+        longest = min(longest, max(_SHORTEST, said))
     chosen = {
         "learning_rate": learning_rate(settings.optimizer, config.hidden_size),
         "sequence_length": longest,

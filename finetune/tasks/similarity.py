@@ -103,6 +103,7 @@ class Similarity(Task):
         else:
             learned = PAIRS if columns.label is None else SCORES
         _refuse_options(settings, learned)
+        _say_pooling(settings)
         if len({tuple(row.every_text()) for row in train}) < 2:
             raise FinetuneError(f"{settings.train} has no two different texts: give more rows")
         if learned != SCORES:
@@ -388,6 +389,14 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
             "--dropout 0 makes both passes over a text the same, and texts alone are learned by how these differ: "
             "leave it at 0.1, or give pairs of texts"
         )
+
+
+def _say_pooling(settings: FinetuneSettings) -> None:
+    """Say where the vectors of the model to start from are made in another way than those that are learned."""
+    said = None if settings.from_scratch else SentenceModel.read(Path(settings.model))
+    if said is not None and said.pooling != "mean":
+        vector = {"cls": "its [CLS] token", "max": "the largest values of its tokens"}[said.pooling]
+        say(f"The vector of a text is {vector} in {settings.model}; what is learned here is the mean of its tokens.")
 
 
 def _as_pairs(split: str, rows: list[Example]) -> list[Example]:

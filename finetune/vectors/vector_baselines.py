@@ -8,11 +8,10 @@ import torch
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from pretrain.engine.device import find_device
-from pretrain.engine.folder import family_of, open_model
 
 from ..batches import BatchMaker
 from ..rows import Example
-from ..settings import FinetuneError, FinetuneSettings
+from ..settings import FinetuneSettings
 from ..tasks.sequences import new_model
 from .single_texts import encode_single_texts
 
@@ -55,19 +54,26 @@ def _of_both(rows: Sequence[Example], vectors_of: Any) -> Pairs:
     return vectors_of([row.text for row in rows]), vectors_of([row.text_pair or "" for row in rows])
 
 
-@torch.inference_mode()
 def untuned_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]) -> dict[str, Pairs]:
-    """The mean of the last hidden states of the model that the fine-tuning starts from; that of the first seed where
-    nothing is pretrained.
+    """The vectors of the model that the fine-tuning starts from, as `finetune.embed` makes them, of length 1; where
+    nothing is pretrained, the means of the last hidden states of that of the first seed.
 
     Raises:
-        FinetuneError: the folder cannot be used.
+        UserError: the folder cannot be used.
     """
-    device = find_device(settings.device)
     if settings.from_scratch:
-        model = new_model("vectors", settings, settings.seed).eval().to(device)
-    else:
-        model = open_model(family_of(settings.model, FinetuneError).vectors, settings.model, FinetuneError).to(device)
+        return _fresh_vectors(settings, others)
+    from .embedder import Embedder
+
+    length = None if settings.sequence_length == "auto" else settings.sequence_length
+    embedder = Embedder(settings.model, settings.device, normalize=True, sequence_length=length)
+    return {split: _of_both(rows, embedder.embed) for split, rows in others.items()}
+
+
+@torch.inference_mode()
+def _fresh_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]) -> dict[str, Pairs]:
+    device = find_device(settings.device)
+    model = new_model("vectors", settings, settings.seed).eval().to(device)
     tokenizer, longest = WordPieceTokenizer.load(settings.model), model.config.max_position_embeddings
     length = longest if settings.sequence_length == "auto" else min(longest, settings.sequence_length)
     found = {}

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from finetune.dataset import read_dataset
 from finetune.embed import main as embed
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
+from finetune.resolve import resolve
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
@@ -24,8 +26,10 @@ from finetune.tasks.sequences import new_model
 from finetune.tasks.similarity import PAIRS, SCORES, TEXTS, UNTUNED, Similarity
 from finetune.training import outputs_of
 from finetune.vectors.embedder import Embedder
+from finetune.vectors.sentence_model import SentenceModel
 from finetune.vectors.single_texts import halves
 from finetune.vectors.vector_baselines import untuned_vectors
+from model.families import read_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOPICS = ("heart rate", "mask 7 8", "patient was stable", "of the 9 0", "x y z", "b c d", "m n o", "1 2 3")
@@ -325,6 +329,25 @@ def test_before_fine_tuning_from_scratch_nothing_was_pretrained(encoder):
             ids = torch.tensor([[tokenizer.cls_id, *tokenizer.encode([text])[0], tokenizer.sep_id]])
             mean = fresh.bert(ids).last_hidden_state[0].mean(0)
             np.testing.assert_allclose(vector, torch.nn.functional.normalize(mean, dim=0).detach(), atol=1e-5)
+
+
+def test_a_sentence_encoder_is_asked_as_its_folder_says(encoder, write_rows, tmp_path, capsys):
+    """Before fine-tuning, with its pooling and its length; what is learned is the mean, which is said."""
+    shutil.copytree(encoder, tmp_path / "encoder")
+    SentenceModel("cls", False, 9).write(tmp_path / "encoder", read_config(encoder).hidden_size)
+    settings = resolve(FinetuneSettings(
+        model=str(tmp_path / "encoder"), task="similarity", train=write_rows(scored_of(40)), device="cpu"))  # fmt: skip
+    assert settings.sequence_length == 9
+    assert resolve(replace(settings, task="auto", sequence_length="auto")).sequence_length == 48
+    rows = [Example("", row["text_a"], row["text_b"]) for row in scored_of(6)]
+    first, second = untuned_vectors(settings, {"test": rows})["test"]
+    expected = Embedder(tmp_path / "encoder", "cpu", normalize=True)
+    np.testing.assert_allclose(first, expected.embed([row.text for row in rows]), atol=1e-6)
+    np.testing.assert_allclose(second, expected.embed([row.text_pair for row in rows]), atol=1e-6)
+    assert not np.allclose(first, Embedder(encoder, "cpu", normalize=True).embed([row.text for row in rows]), atol=1e-3)
+    read_dataset(settings)
+    said = f"The vector of a text is its [CLS] token in {tmp_path / 'encoder'}; what is learned here is the mean of its"
+    assert said in capsys.readouterr().out
 
 
 def test_transformers_opens_the_folder_and_gives_the_vectors_of_the_card(finished, capsys):
