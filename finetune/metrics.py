@@ -6,6 +6,7 @@ such (int64 [n]), else the class of the largest probability, the first of severa
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -180,14 +181,12 @@ def per_class(
     return [dict(zip(("label", "precision", "recall", "f1", "support"), row, strict=True)) for row in columns]
 
 
-def confusion(
-    gold: np.ndarray, probabilities: np.ndarray, num_labels: int, predicted: np.ndarray | None = None
-) -> np.ndarray:
-    """How many texts of each gold class (rows) were given each class (columns): int64 [C, C]."""
-    from sklearn.metrics import confusion_matrix
+def confusion(gold: np.ndarray, probabilities: np.ndarray, num_labels: int, predicted: np.ndarray | None = None) -> Any:
+    """How many texts of each gold class (rows) were given each class (columns): int64 [C, C], sparse."""
+    from scipy.sparse import coo_array
 
     predicted = probabilities.argmax(axis=1) if predicted is None else predicted
-    return confusion_matrix(gold, predicted, labels=np.arange(num_labels))
+    return coo_array((np.ones(len(gold), np.int64), (gold, predicted)), shape=(num_labels, num_labels)).tocsr()
 
 
 def spread(values: Sequence[float | None]) -> dict:

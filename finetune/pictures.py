@@ -12,6 +12,8 @@ from .names import display_width, one_line, short_names
 
 # In points; a smaller count in the picture cannot be read.
 _SMALLEST_LETTERS = 4
+# Of names, which may be read at a larger scale.
+_SMALLEST_NAMES = 3
 # Fonts with the East Asian scripts, for the letters that matplotlib's own font lacks; those installed are used.
 _MORE_FONTS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
 
@@ -20,6 +22,7 @@ def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title:
     """Draw the confusions [C, C] as PNG: colour is the share of the gold class; the picture is replaced as a whole.
 
     Counts stand in the cells where they fit (always up to 50 classes and counts below 100,000); none stands for 0.
+    Names of more classes than can be read are left out.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,8 +34,8 @@ def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title:
     side = min(14.0, max(3.0, 0.6 * len(labels)))
     cell = 72 * side / len(labels)
     size = min(9.0, 0.7 * cell)
-    names = short_names(labels, 24)
-    longest = 0.6 * size * max(map(display_width, names))
+    names = short_names(labels, 24) if size >= _SMALLEST_NAMES else []
+    longest = 0.6 * size * max(map(display_width, names), default=0)
     figure = Figure(figsize=(side + longest / 72 + 1.6, side + longest / 72 + 1), layout="compressed")
     FigureCanvasAgg(figure)
     with matplotlib.rc_context({"font.family": fonts}), warnings.catch_warnings():

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_prep.durable import write_text
 
 from .names import display_width, short_names
@@ -15,6 +13,8 @@ from .names import display_width, short_names
 # A wider table does not fit a terminal.
 _MOST_COLUMNS = 12
 _MOST_CONFUSIONS = 10
+# More make a file of gigabytes, and a picture that nobody can read.
+MOST_CLASSES_IN_A_TABLE = 1_000
 # Scores of each part.
 _MOST_OF_PARTS = 3
 SHOWN = {
@@ -36,37 +36,48 @@ SHOWN_OF_TWO = {
 }
 
 
-def confusion_table(matrix: np.ndarray, labels: Sequence[str]) -> str:
-    """The confusions [C, C] as text: gold classes in rows, predicted ones in columns.
+def confusion_table(matrix: Any, labels: Sequence[str]) -> str:
+    """The confusions (sparse [C, C]) as text: gold classes in rows, predicted ones in columns.
 
     With more than 12 classes: the ten most frequent confusions instead.
     """
     if len(labels) > _MOST_COLUMNS:
         return _most_confused(matrix, labels)
     names = short_names(labels, min(24, max(6, 84 // len(labels) - 2)))
-    rows = [[name, *row, sum(row)] for name, row in zip(names, matrix.tolist(), strict=True)]
+    rows = [[name, *row, sum(row)] for name, row in zip(names, matrix.toarray().tolist(), strict=True)]
     return _aligned([["gold \\ predicted", *names, "total"], *rows])
 
 
-def _most_confused(matrix: np.ndarray, labels: Sequence[str]) -> str:
-    wrong = matrix.copy()
-    np.fill_diagonal(wrong, 0)
+def _most_confused(matrix: Any, labels: Sequence[str]) -> str:
     names = short_names(labels, 32)
-    first = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    cells = [(gold, predicted) for gold, predicted in zip(*np.unravel_index(first, wrong.shape), strict=True)]
-    rows = [[f"{names[g]} -> {names[p]}", wrong[g, p]] for g, p in cells if wrong[g, p]]
+    wrong = [(gold, predicted, count) for gold, predicted, count in _cells(matrix) if gold != predicted]
+    first = sorted(wrong, key=lambda cell: -cell[2])[:_MOST_CONFUSIONS]
+    rows = [[f"{names[gold]} -> {names[predicted]}", count] for gold, predicted, count in first]
     head = f"The table of all {len(labels)} classes is in confusion.csv. "
     if not rows:
         return head + "No text was given a wrong class."
     return head + "The most frequent confusions:\n" + _aligned([["gold -> predicted", "texts"], *rows])
 
 
-def write_confusion_csv(matrix: np.ndarray, labels: Sequence[str], path: Path) -> None:
-    """Write the confusions [C, C] as CSV, gold classes in rows; the file is replaced as a whole."""
+def _cells(matrix: Any) -> list[tuple[int, int, int]]:
+    """(gold, predicted, texts) of each cell of the confusions that is not 0, row by row."""
+    cells = matrix.tocoo()
+    return sorted(zip(cells.row.tolist(), cells.col.tolist(), cells.data.tolist(), strict=True))
+
+
+def write_confusion_csv(matrix: Any, labels: Sequence[str], path: Path) -> None:
+    """Write the confusions (sparse [C, C]) as CSV, gold classes in rows; the file is replaced as a whole.
+
+    With more than 1,000 classes: a line for each pair of a gold and a predicted class that has texts.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["gold \\ predicted", *labels])
-    writer.writerows([label, *row] for label, row in zip(labels, matrix.tolist(), strict=True))
+    if len(labels) > MOST_CLASSES_IN_A_TABLE:
+        writer.writerow(["gold", "predicted", "texts"])
+        writer.writerows([labels[gold], labels[predicted], count] for gold, predicted, count in _cells(matrix))
+    else:
+        writer.writerow(["gold \\ predicted", *labels])
+        writer.writerows([label, *row] for label, row in zip(labels, matrix.toarray().tolist(), strict=True))
     write_text(path, text.getvalue())
 
 

@@ -299,7 +299,8 @@ class Classification(Task):
         worst = most_confident(shown.examples, shown.targets, shown.outputs, self.labels, answers)
         report.write_confusion_csv(matrix, self.labels, out / "confusion.csv")
         title = f"{shown.split} texts, seed {shown.seed}"
-        draw_confusion(matrix, self.labels, out / "confusion.png", title)
+        if len(self.labels) <= report.MOST_CLASSES_IN_A_TABLE:
+            draw_confusion(matrix.toarray(), self.labels, out / "confusion.png", title)
         write_text(out / "mistakes.md", mistakes_markdown(worst, settings.show_text == "yes"))
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
@@ -317,9 +318,8 @@ class Classification(Task):
             which = f"seed {shown.seed}, which is kept" if seeds > 1 else "by class"
             sentences.append(f"\n{split} texts, {which}:\n{report.per_class_table(results['per_class'][split])}")
         sentences.append(f"\n{report.confusion_table(self._confusion(shown), self.labels)}")
-        sentences.append(
-            f"\nThe most confident mistakes are in {out / 'mistakes.md'}, the confusions in {out / 'confusion.png'}."
-        )
+        name = "confusion.png" if len(self.labels) <= report.MOST_CLASSES_IN_A_TABLE else "confusion.csv"
+        sentences.append(f"\nThe most confident mistakes are in {out / 'mistakes.md'}, the confusions in {out / name}.")
         return sentences
 
     def _tell_decision(self, validation: Mapping[str, float | None]) -> list[str]:
@@ -337,7 +337,7 @@ class Classification(Task):
             sentences.append(f"{shown} is answered from a probability of {self.threshold:.3f} on: {says}{beside}")
         return sentences + tell_temperature(self.temperature, self.calibrates, "validation texts")
 
-    def _confusion(self, shown: HeldOut) -> np.ndarray:
+    def _confusion(self, shown: HeldOut) -> Any:
         return confusion(shown.targets, shown.outputs, len(self.labels), self.answers(shown.outputs))
 
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:

@@ -148,7 +148,7 @@ def test_every_class_has_its_row(seeds):
         assert rows == expected, seed
         assert all(type(row["support"]) is int for row in rows)
         by_hand = [[sum((gold == g) & (predicted == p)) for p in range(num_labels)] for g in range(num_labels)]
-        assert matrix.dtype == np.int64 and matrix.tolist() == by_hand, seed
+        assert matrix.dtype == np.int64 and matrix.toarray().tolist() == by_hand, seed
 
 
 def test_of_two_classes_the_one_that_is_looked_for_is_ranked():
