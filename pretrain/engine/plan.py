@@ -108,5 +108,41 @@ def free_memory(device: str) -> int:
     available = re.search(r"MemAvailable:\s+(\d+) kB", facts.read_text()) if facts.exists() else None
     if available is None:
         return os.sysconf("SC_PHYS_PAGES") * page
-    resident = Path("/proc/self/statm").read_text().split()[1]
-    return int(available[1]) * 1024 + int(resident) * page
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * page
+    return min(int(available[1]) * 1024 + resident, *(room + resident for room in room_in_groups()))
+
+
+def room_in_groups(root: Path = Path("/")) -> list[int]:
+    """What each control group of this process (a container, a job of a batch system) that limits memory leaves free, in
+    bytes. The cache of files counts as free.
+
+    Args:
+        root: of the file system.
+    """
+    found = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, limits, used = root / "sys/fs/cgroup", "memory.max", "anon"
+        elif "memory" in controllers.split(","):
+            base, limits, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss"
+        else:
+            continue
+        # In a container, the path may be that outside of it, and its own group is the base.
+        own = base / path.lstrip("/")
+        for group in (own, *own.parents):
+            limit, taken = (
+                _text(group / limits).strip(),
+                re.search(rf"^{used} (\d+)$", _text(group / "memory.stat"), re.M),
+            )
+            if group.is_relative_to(base) and limit.isdecimal() and taken:
+                found.append(max(0, int(limit) - int(taken[1])))
+    return found
+
+
+def _text(path: Path) -> str:
+    """The text of a file; empty where it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

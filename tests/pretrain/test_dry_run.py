@@ -12,7 +12,7 @@ from data_prep.examples.packing import ShardExamples
 from pretrain.batches import BatchMaker, ExampleStream
 from pretrain.dry_run import SEARCHED, STEPS, Rehearsal, examples_at_once
 from pretrain.engine.batches import Position
-from pretrain.engine.plan import free_memory, memory_warning
+from pretrain.engine.plan import free_memory, memory_warning, room_in_groups
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +71,23 @@ def test_free_memory_counts_what_the_process_has_and_is_no_more_than_there_is():
     held = bytearray(b"x") * 600_000_000
     # Memory that the process takes is still memory that it may have. Other processes come and go meanwhile.
     assert abs(free_memory("cpu") - before) < 0.7 * len(held)
+
+
+@pytest.mark.parametrize(("own", "base", "limits", "used"), [
+    ("0::/job/step", "sys/fs/cgroup", "memory.max", "anon"),
+    ("0::/elsewhere\n4:cpu,memory:/job/step", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss"),
+])  # fmt: skip
+def test_limits_of_containers_and_batch_systems_are_known(tmp_path, own, base, limits, used):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    assert room_in_groups(tmp_path) == []
+    (tmp_path / "proc/self/cgroup").write_text(f"9:name=systemd:/x\n8:pids:/y\n{own}\n")
+    assert room_in_groups(tmp_path) == []
+    for place, limit, taken in (("job/step", "max", 5), ("job", 8_000_000_000, 3_000_000_000), (".", 900, 1_000)):
+        group = tmp_path / base / place
+        group.mkdir(parents=True, exist_ok=True)
+        (group / limits).write_text(f"{limit}\n")
+        (group / "memory.stat").write_text(f"file 77\n{used} {taken}\nother_{used} 1\n")
+    assert room_in_groups(tmp_path) == [5_000_000_000, 0]
 
 
 def child(prepared, out, *options):
