@@ -154,16 +154,17 @@ class Preparation:
     def _refuse_pointless(self) -> None:
         """Raises PrepError for a setting that acts on neither corpus."""
         opened = self._opened[::-1]
-        names = ", ".join(name for corpus in opened for name, _ in corpus.files[:3])
+        shown = [", ".join(name for name, _ in corpus.files[:3]) for corpus in opened]
+        names = ", ".join(shown)
         with_rows, with_texts = (any(getattr(each, name) for each in opened) for name in ("has_rows", "has_texts"))
         columns = (
-            ("--text-column", self.prep.text_column, with_rows),
-            ("--group-column", self.prep.group_column, self.corpus.has_rows),
+            ("--text-column", self.prep.text_column, with_rows, names),
+            ("--group-column", self.prep.group_column, self.corpus.has_rows, shown[0]),
         )
-        for option, column, has_columns in columns:
+        for option, column, has_columns, files in columns:
             if column and not has_columns:
                 raise PrepError(
-                    f"{option} {column} has nothing to act on: {names} has no columns; leave it out, or give .jsonl, "
+                    f"{option} {column} has nothing to act on: {files} has no columns; leave it out, or give .jsonl, "
                     ".csv, .tsv or .parquet files."
                 )
         if self.prep.document != "auto" and not with_texts:

@@ -188,8 +188,8 @@ def _about_rows(corpus: dict) -> list[str]:
     column, without = corpus["settings"]["group_column"], corpus["documents_without_group"]
     if column and without:
         found.append(
-            f"{without:,} of the {corpus['documents']:,} documents have no {column} (an empty cell, or a text file, "
-            "which has no columns): each of them counts as a group of its own."
+            f"{without:,} documents have no {column} (an empty cell, or a text file, which has no columns): each of "
+            "them counts as a group of its own."
         )
     return found
 

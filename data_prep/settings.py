@@ -77,8 +77,8 @@ class PrepSettings:
             )
         if self.validation_corpus and self.group_column is not None and self.min_documents == 1:
             raise PrepError(
-                "--group-column has no effect with --validation-corpus, which leaves nothing to split, but to count "
-                "the groups of --min-documents: give it too, or drop one"
+                "--group-column beside --validation-corpus, which leaves nothing to split, acts on --min-documents "
+                "alone: give that, too, or leave --group-column out"
             )
         if self.group_column is not None and self.group_by != "auto":
             raise PrepError("--group-by has no effect with --group-column, which says what stays together: drop one")

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import partial
 from itertools import chain, islice
 
 import numpy as np
@@ -18,9 +20,9 @@ from .rows import (
     Columns,
     Example,
     columns_of_file,
+    columns_of_further_file,
     named_columns,
     read_rows,
-    require_columns,
     table_rows,
 )
 from .settings import FinetuneError, FinetuneSettings
@@ -81,7 +83,8 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
             others[name] = list(task.usable(rows, bad, show_text))
             if not others[name]:
                 raise FinetuneError(f"{path} has no usable row: give another --{name}, or none")
-    _refuse_unread(settings, found)
+    if task.judges_other_rows:
+        _refuse_unread(settings, found)
     bad.report()
     if settings.train == BUILTIN and "test" not in others:
         train, others["test"] = split(train, BUILTIN_TEST_SHARE, "test", task.stratum)
@@ -111,22 +114,24 @@ def read_training_rows(
     if task is None:
         task, label = task_of(settings)
         named = replace(named, label=label)
-    may_lack = not_of_training(settings, task)
-    columns = columns_of_file(task, settings.train, settings.encoding, named, show_text, may_lack)
+    find = partial(columns_of_file, task, settings.train, settings.encoding, named, show_text)
+    if task.judges_other_rows and (settings.validation or settings.test):
+        _refuse_unknown(settings)
+        columns = find({named.label, named.group, named.part, *named.texts})
+        if len(columns.texts) > 1:
+            # Texts alone may lack the scores of held-out pairs.
+            columns = find({named.group, named.part, *named.texts})
+    else:
+        columns = find(not_of_training(settings))
     rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     return task.fitted(rows, columns, settings), columns, rows
 
 
-def not_of_training(settings: FinetuneSettings, task: Task) -> set[str]:
-    """The named columns that further files alone may have: of groups, where no training rows are held back; of parts;
-    of texts and labels, where held-out rows may be of another kind."""
-    names: set[str | None] = set()
-    if settings.validation:
-        names.add(settings.group_column)
-    if settings.validation or settings.test:
-        names.add(settings.report_by)
-        names.update([settings.label_column, *settings.text_column] if task.judges_other_rows else ())
-    return names - {None}
+def not_of_training(settings: FinetuneSettings) -> set[str | None]:
+    """The named columns that further files alone may have: of parts, and where no training rows are held back, of
+    groups."""
+    groups = {settings.group_column} if settings.validation else set()
+    return groups | ({settings.report_by} if settings.validation or settings.test else set())
 
 
 def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
@@ -141,41 +146,58 @@ def _columns_of(task: Task, name: str, path: str, settings: FinetuneSettings, co
     """Those of a further file, which must have the columns of the first, unless the task takes others."""
     if path == BUILTIN:
         raise FinetuneError(f"--{name} builtin: a part of the built-in texts is held out anyway, leave it out")
-    # Of the final results only: intervals are of groups, scores of parts.
+    wanted = replace(columns, group=settings.group_column, part=settings.report_by)
+    # Of the texts of the final results intervals are of groups, and scores of parts.
     is_shown = name == ("test" if settings.test else "validation")
-    group, part = (settings.group_column, settings.report_by) if is_shown else (columns.group, None)
-    wanted = replace(columns, group=group, part=part)
+    may_lack = set() if is_shown else {wanted.part, *(() if columns.group else (wanted.group,))}
     if task.judges_other_rows:
-        own = _own_columns(task, path, settings, wanted)
+        own = _own_columns(task, path, settings, wanted, may_lack)
         if own != columns:
             say(f"Columns of {path}: {own}.")
         return own
-    require_columns(path, settings.encoding, wanted, columns, settings.train, settings.show_text == "yes")
-    return wanted
+    show_text = settings.show_text == "yes"
+    return columns_of_further_file(path, settings.encoding, wanted, columns, settings.train, show_text, may_lack)
+
+
+def _refuse_unknown(settings: FinetuneSettings) -> None:
+    """Raises FinetuneError for a column that is named and in no file; where each file may be of another kind, a
+    misspelled one would go unnoticed."""
+    named, paths = named_columns(settings), filter(None, (settings.train, settings.validation, settings.test))
+    names = set()
+    for path in paths:
+        if path != BUILTIN:
+            rows = table_rows(path, settings.encoding, lines=True, named=named.named())
+            names |= {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
+    options = {"--text-column": named.texts, "--label-column": (named.label,), "--group-column": (named.group,)}
+    for option, columns in options.items():
+        for name in filter(None, columns):
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                remedy = f"did you mean {option} {near[0]}?" if near else "name another, or leave it out"
+                raise FinetuneError(f'no file has a column "{name}": {remedy}')
 
 
 def _refuse_unread(settings: FinetuneSettings, found: Iterable[Columns]) -> None:
-    """Raises FinetuneError for a column that is named and of no file; where files may be of several kinds, a misspelled
-    one would go unnoticed."""
-    if settings.train == BUILTIN:
-        return
-    read = {name for columns in found for name in columns.named()}
-    options = {"--label-column": [settings.label_column], "--text-column": settings.text_column}
-    for option, names in options.items():
-        if unread := [name for name in names if name is not None and name not in read]:
-            where = " beside two columns of texts" if option == "--label-column" else ""
-            raise FinetuneError(f'no file has a column "{unread[0]}"{where}: pass another {option}, or leave it out')
+    """Raises FinetuneError where the column of scores is in no file of pairs."""
+    label = settings.label_column
+    if label is not None and all(columns.label != label for columns in found):
+        raise FinetuneError(f'"{label}" is in no file of pairs, of which scores are read: name two columns of texts '
+                            "with --text-column, or leave --label-column out")  # fmt: skip
 
 
-def _own_columns(task: Task, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
-    """The columns of a file that may have others than the training rows: those named, or of a pair in training, where
-    it has them, else by their names."""
-    rows = table_rows(path, settings.encoding, lines=not task.needs_labels, named=named_columns(settings).named())
+def _own_columns(
+    task: Task, path: str, settings: FinetuneSettings, columns: Columns, may_lack: Collection[str | None]
+) -> Columns:
+    """The columns of a file that may have others than the training rows: those named, where it has them, or those of a
+    pair in training, else by their names."""
+    named = named_columns(settings)
+    rows = table_rows(path, settings.encoding, lines=not task.needs_labels, named=named.named())
     names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
-    texts = settings.text_column or (columns.texts if len(columns.texts) > 1 else ())
-    label, group = (name if name in names else None for name in (settings.label_column, settings.group_column))
-    named = Columns(tuple(texts) if names.issuperset(texts) else (), label, group, columns.part)
-    return columns_of_file(task, path, settings.encoding, named, settings.show_text == "yes")
+    if not named.texts and len(columns.texts) > 1 and names.issuperset(columns.texts):
+        named = replace(named, texts=columns.texts)
+    may_lack = {*named.texts, named.label, named.group, *may_lack}
+    show_text = settings.show_text == "yes"
+    return columns_of_file(task, path, settings.encoding, named, show_text, may_lack)
 
 
 def split(
@@ -299,7 +321,9 @@ def check_parts(columns: Columns, rows: Sequence[Example], settings: FinetuneSet
 def _warn_of_groups(dataset: Dataset, settings: FinetuneSettings) -> None:
     """What `--group-column` cannot keep apart: rows without a group, and groups that given files share."""
     parts = {"training": dataset.train, "validation": dataset.validation, "test": dataset.test}
-    without = sum(example.group is None for rows in parts.values() for example in rows)
+    # Of files that have such a column at all.
+    grouped = [rows for rows in parts.values() if any(example.group is not None for example in rows)]
+    without = sum(example.group is None for rows in grouped for example in rows)
     if without:
         say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
     held, whole = len(dataset.validation), len(dataset.train) + len(dataset.validation)

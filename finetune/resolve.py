@@ -104,10 +104,10 @@ def resolve(settings: FinetuneSettings) -> FinetuneSettings:
         raise FinetuneError(
             f"--sequence-length {settings.sequence_length} is more than {settings.model} reads: give up to {longest}"
         )
-    if settings.task == "similarity" and not settings.from_scratch:
-        # What its vectors were made of before.
-        said = SentenceModel.read(Path(settings.model)).sequence_length or longest
-        longest = min(longest, max(_SHORTEST, said))
+    if settings.task == "similarity":
+        said = SentenceModel.found(Path(settings.model))
+        # As long as the texts that its vectors were made of before.
+        longest = min(longest, max(_SHORTEST, (said and said.sequence_length) or longest))
     chosen = {
         "learning_rate": learning_rate(settings.optimizer, config.hidden_size),
         "sequence_length": longest,

@@ -134,11 +134,16 @@ class Columns:
         """All of them."""
         return [*self.texts, *self.choices, *filter(None, (self.label, self.group, self.part))]
 
-    def without(self, names: Collection[str]) -> "Columns":
-        """The others; of two columns of texts both go."""
-        label, group, part = (None if name in names else name for name in (self.label, self.group, self.part))
-        texts = self.texts if set(self.texts).isdisjoint(names) else ()
-        return replace(self, texts=texts, label=label, group=group, part=part)
+    def of_rows(self, names: Collection[str], may_lack: Collection[str | None]) -> "Columns":
+        """These columns, but those that rows with columns of such names lack, and may lack; of two columns of texts
+        both go, if both are lacking."""
+
+        def kept(name: str | None) -> str | None:
+            return None if name in may_lack and name not in names else name
+
+        are_texts_kept = set(self.texts).isdisjoint(may_lack) or not set(self.texts).isdisjoint(names)
+        own = {"label": kept(self.label), "group": kept(self.group), "part": kept(self.part)}
+        return replace(self, texts=self.texts if are_texts_kept else (), **own)
 
 
 def listed(columns: Sequence[str]) -> str:
@@ -195,21 +200,32 @@ def columns_of_file(
         return task.settled(Columns(("text",), "label"))
     given = table_rows(path, encoding, lines=not task.needs_labels, named=named.named())
     sample = [row for _, row in islice(given, _SAMPLED_ROWS)]
-    named = named.without(set(may_lack).difference(*sample))
+    named = named.of_rows({name for row in sample for name in row}, may_lack)
     return find_columns(task, path, sample, named, labelled=True, show_text=show_text)
 
 
-def require_columns(
-    path: str, encoding: str, columns: Columns, trained: Columns, train: str, show_text: bool = True
-) -> None:
-    """Raises FinetuneError where a further file lacks a column.
+def columns_of_further_file(
+    path: str,
+    encoding: str,
+    columns: Columns,
+    trained: Columns,
+    train: str,
+    show_text: bool = True,
+    may_lack: Collection[str | None] = (),
+) -> Columns:
+    """The columns of a further file, which has those of the training file.
 
     Args:
-        columns: that it has to have.
+        columns: that are wanted.
         trained: those of the training file, `train`.
+        may_lack: of the wanted ones, those that it may be without.
+
+    Raises:
+        FinetuneError: it is without another one.
     """
     given = table_rows(path, encoding, named=columns.named())
     names = sorted({name for _, row in islice(given, _SAMPLED_ROWS) for name in row})
+    columns = columns.of_rows(names, may_lack)
     for name in columns.named():
         if name not in names:
             there = f"among {column_names(names, show_text)}" if names else "and no rows"
@@ -218,6 +234,7 @@ def require_columns(
                 option = "--group-column" if name == columns.group else "--report-by"
                 remedy = f"pass one of them as {option}, or leave that out"
             raise FinetuneError(f'{path} has no column "{name}" {there}: {remedy}')
+    return columns
 
 
 def find_columns(

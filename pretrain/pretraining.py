@@ -32,7 +32,7 @@ from .engine.loop import Run, train
 from .engine.process import Interruption
 from .engine.progress import MetricsFile, Progress, Silence
 from .engine.settings import Budget, PretrainError, Schedule
-from .engine.stage import as_before, stage, write_settings
+from .engine.stage import SETTINGS_FILE, as_before, stage, write_settings
 from .engine.step import Learner, rehearse
 from .engine.threads import Threads, busy
 from .evaluate import Evaluation, EvaluationPlan
@@ -124,7 +124,8 @@ def open_corpus(settings: PretrainSettings, out: Path, world: World) -> Prepared
         given = settings.prepared
         examples = settings.examples.of_length(settings.examples.longest)
         corpus = PreparedCorpus(given) if given else prepare(prep, examples, out / "prepared")
-        say_other_examples(settings, corpus)
+        if not (out / SETTINGS_FILE).exists():
+            say_other_examples(settings, corpus)
         if corpus.manifest.get("pairs", 1) != PAIRS_VERSION:
             say(
                 f"{corpus.folder} was prepared by another version of this tool. The run trains on its text as usual; "

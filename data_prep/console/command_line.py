@@ -220,8 +220,8 @@ def _read_yaml(name: Path) -> dict[str, Any]:
     class Words(yaml.SafeLoader):
         yaml_implicit_resolvers: ClassVar = {}
 
-    null, spelled = "tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL)?$")
-    Words.add_implicit_resolver(null, spelled, ["~", "n", "N", ""])
+    for tag, spelled, first in (("null", r"(?:~|null|Null|NULL)?$", ["~", "n", "N", ""]), ("merge", "<<$", ["<"])):
+        Words.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(spelled), first)
     try:
         content = yaml.load(name.read_text(encoding="utf-8"), Words)
     except OSError as error:

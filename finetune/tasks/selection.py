@@ -72,7 +72,7 @@ def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSetting
     try:
         # Groups and parts that these rows lack may be those of further files.
         named = named_columns(settings)
-        named = named.without({named.group, named.part}.difference({None}, *rows))
+        named = named.of_rows({name for row in rows for name in row}, {named.group, named.part})
         columns = find_columns(task, settings.train, rows, named, labelled=True)
     except FinetuneError:
         return None

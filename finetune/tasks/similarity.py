@@ -393,10 +393,12 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
 
 def _say_pooling(settings: FinetuneSettings) -> None:
     """Say where the vectors of the model to start from are made in another way than those that are learned."""
-    said = None if settings.from_scratch else SentenceModel.read(Path(settings.model))
-    if said is not None and said.pooling != "mean":
-        vector = {"cls": "its [CLS] token", "max": "the largest values of its tokens"}[said.pooling]
-        say(f"The vector of a text is {vector} in {settings.model}; what is learned here is the mean of its tokens.")
+    if settings.from_scratch:
+        return
+    said = SentenceModel.found(Path(settings.model))
+    ways = {"mean": "", "cls": "are those of [CLS]", "max": "have the largest value of all tokens in each place"}
+    if way := ways[said.pooling] if said else "are made in a way that only sentence-transformers knows":
+        say(f"The vectors of {settings.model} {way}; those that are learned here are means of all tokens.")
 
 
 def _as_pairs(split: str, rows: list[Example]) -> list[Example]:

@@ -75,6 +75,14 @@ class SentenceModel:
             bool(found.get("do_lower_case")),
         )
 
+    @classmethod
+    def found(cls, folder: Path) -> "SentenceModel | None":
+        """The same; None for a folder that makes its vectors in another way."""
+        try:
+            return cls.read(folder)
+        except FinetuneError:
+            return None
+
     def write(self, folder: Path, hidden_size: int) -> None:
         """Say the same in a folder that holds the BERT itself."""
         modules = [("Transformer", ""), ("Pooling", _POOLING_FOLDER)]

@@ -7,11 +7,13 @@ import numpy as np
 import torch
 
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
+from model.tasks import BertForVectors
 from pretrain.engine.device import find_device
+from pretrain.engine.folder import family_of, open_model
 
 from ..batches import BatchMaker
 from ..rows import Example
-from ..settings import FinetuneSettings
+from ..settings import FinetuneError, FinetuneSettings
 from ..tasks.sequences import new_model
 from .single_texts import encode_single_texts
 
@@ -55,25 +57,31 @@ def _of_both(rows: Sequence[Example], vectors_of: Any) -> Pairs:
 
 
 def untuned_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]) -> dict[str, Pairs]:
-    """The vectors of the model that the fine-tuning starts from, as `finetune.embed` makes them, of length 1; where
-    nothing is pretrained, the means of the last hidden states of that of the first seed.
+    """The vectors of the model that the fine-tuning starts from, of length 1: as `finetune.embed` makes them; where it
+    refuses the folder, the means of the last hidden states; where nothing is pretrained, those of the first seed.
 
     Raises:
-        UserError: the folder cannot be used.
+        FinetuneError: the folder cannot be used.
     """
     if settings.from_scratch:
-        return _fresh_vectors(settings, others)
+        return _means(new_model("vectors", settings, settings.seed), settings, others)
     from .embedder import Embedder
 
     length = None if settings.sequence_length == "auto" else settings.sequence_length
-    embedder = Embedder(settings.model, settings.device, normalize=True, sequence_length=length)
+    try:
+        embedder = Embedder(settings.model, settings.device, normalize=True, sequence_length=length)
+    except FinetuneError:
+        model = open_model(family_of(settings.model, FinetuneError).vectors, settings.model, FinetuneError)
+        return _means(model, settings, others)
     return {split: _of_both(rows, embedder.embed) for split, rows in others.items()}
 
 
 @torch.inference_mode()
-def _fresh_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]) -> dict[str, Pairs]:
+def _means(
+    model: BertForVectors, settings: FinetuneSettings, others: Mapping[str, Sequence[Example]]
+) -> dict[str, Pairs]:
     device = find_device(settings.device)
-    model = new_model("vectors", settings, settings.seed).eval().to(device)
+    model = model.eval().to(device)
     tokenizer, longest = WordPieceTokenizer.load(settings.model), model.config.max_position_embeddings
     length = longest if settings.sequence_length == "auto" else min(longest, settings.sequence_length)
     found = {}

@@ -109,7 +109,7 @@ def free_memory(device: str) -> int:
     if available is None:
         return os.sysconf("SC_PHYS_PAGES") * page
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * page
-    return min(int(available[1]) * 1024 + resident, *(room + resident for room in room_in_groups()))
+    return min([int(available[1]) * 1024, *room_in_groups()]) + resident
 
 
 def room_in_groups(root: Path = Path("/")) -> list[int]:

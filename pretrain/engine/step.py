@@ -76,7 +76,7 @@ class Learner:
         self.loss_scale = LossScale(self.precision.needs_loss_scale, self.device, c.loss_scale, c.steps_since_overflow)
         self.steps_behind = steps_behind(self.device)
         self.largest_computed = 0
-        """Tokens of the largest micro-batch so far, beside the state of the optimizer, which its first step makes."""
+        """Tokens of the largest micro-batch for which memory sufficed, since the optimizer has its state."""
 
 
 def step(learner: Learner, batches: Batches) -> Outcome:
@@ -102,7 +102,7 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     had_state = learner.optimizer.has_state
     change_weights(learner, (sick | overflowed).float())
     if not had_state:
-        # Memory was computed in that is taken from now on.
+        # From now on its state takes memory that there was until now.
         learner.largest_computed = 0
     learner.loss_scale.update(sick | overflowed)
     learner.optimizer.zero_grad()
@@ -186,7 +186,7 @@ def add_gradients(
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        tokens = max(1, together[0].num_tokens // 2)
+        tokens = max(batch.num_tokens for batch in micro_batches) // 2
         raise PretrainError(
             "the GPU's memory became too small while the other processes waited for this one: free what else uses it "
             f"and go on, or begin anew with --micro-batch-tokens {tokens} and another --out"

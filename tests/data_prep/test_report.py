@@ -58,7 +58,7 @@ def test_sound_text_is_left_alone():
     (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),
     (
         changed("corpus", settings={"group_column": "patient"}, documents_without_group=7),
-        "7 of the 100 documents have no patient (an empty cell, or a text file, which has no columns): each",
+        "7 documents have no patient (an empty cell, or a text file, which has no columns): each",
     ),
     (changed("corpus", rows=100, bad_rows=2, bad_rows_listed=["a.csv:3 has 1 field"]), "2 of 100 rows hold no text"),
     (checked(read_twice=1), "In 1 places"),

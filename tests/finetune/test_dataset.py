@@ -323,7 +323,7 @@ def test_groups_and_parts_are_needed_where_they_are_used(write_rows, capsys):
     assert {row.group for row in dataset.train} <= {"who 0", "who 1", "who 2"}
     dataset = read_dataset(FinetuneSettings(train=plain, validation=plain, test=full, **given))
     assert {row.group for row in dataset.test} == {"who 0", "who 1", "who 2"}
-    assert '60 texts have no "who"' in capsys.readouterr().out
+    assert 'have no "who"' not in capsys.readouterr().out
     for files, refusal in (
         (
             {"train": plain, "test": full},

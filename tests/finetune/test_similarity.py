@@ -114,16 +114,31 @@ def test_held_out_rows_may_be_of_another_kind(write_rows, kind, capsys):
 def test_columns_of_held_out_pairs_can_be_named(write_rows):
     """Beside texts alone, which have none of them."""
     rows = [{"this": row["text_a"], "that": row["text_b"], "gold": row["score"]} for row in scored_of(20)]
-    train, pairs = write_rows(texts_of(40), "train.jsonl"), write_rows(rows, "pairs.jsonl")
+    texts = [row | {"rank": 1.5} for row in texts_of(40)]
+    train, pairs = write_rows(texts, "train.jsonl"), write_rows(rows, "pairs.jsonl")
     given = {"train": train, "validation": pairs, "task": "similarity", "text_column": ("this", "that")}
     dataset = read_dataset(FinetuneSettings(**given, label_column="gold"))
     assert dataset.task.learned == TEXTS and dataset.task.judged_by == (SCORES,)
     assert dataset.validation[0].label == rows[0]["gold"] and dataset.validation[0].text_pair == rows[0]["that"]
-    with pytest.raises(FinetuneError, match='no file has a column "golden" beside two columns of texts: pass another'):
-        read_dataset(FinetuneSettings(**given, label_column="golden"))
-    with pytest.raises(FinetuneError, match='no file has a column "these": pass another --text-column'):
-        usual = write_rows(scored_of(20), "usual.jsonl")
-        read_dataset(FinetuneSettings(**given | {"validation": usual, "text_column": ("these", "those")}))
+    for changes, refusal in (
+        ({"label_column": "golden"}, 'no file has a column "golden": did you mean --label-column gold'),
+        ({"text_column": ("this", "thet")}, 'no file has a column "thet": did you mean --text-column th'),
+        ({"group_column": "patient"}, 'no file has a column "patient": name another, or leave it out'),
+        ({"label_column": "rank"}, '"rank" is in no file of pairs, of which scores are read: name two'),
+    ):
+        with pytest.raises(FinetuneError, match=refusal):
+            read_dataset(FinetuneSettings(**given | changes))
+
+
+def test_of_pairs_the_scores_that_are_named_are_in_training_too(write_rows):
+    """They would be taken for pairs that belong together."""
+    pairs = scored_of(40)
+    train = write_rows([{"text_a": row["text_a"], "text_b": row["text_b"], "golden": row["score"]} for row in pairs])
+    test = write_rows(
+        [{"text_a": row["text_a"], "text_b": row["text_b"], "gold": row["score"]} for row in pairs], "t.jsonl"
+    )
+    with pytest.raises(FinetuneError, match=r'train.jsonl has no column "gold" .*did you mean --label-column golden'):
+        read_dataset(FinetuneSettings(train=train, test=test, task="similarity", label_column="gold"))
 
 
 def test_a_text_is_cut_at_the_blank_nearest_to_its_middle():
@@ -344,10 +359,21 @@ def test_a_sentence_encoder_is_asked_as_its_folder_says(encoder, write_rows, tmp
     expected = Embedder(tmp_path / "encoder", "cpu", normalize=True)
     np.testing.assert_allclose(first, expected.embed([row.text for row in rows]), atol=1e-6)
     np.testing.assert_allclose(second, expected.embed([row.text_pair for row in rows]), atol=1e-6)
-    assert not np.allclose(first, Embedder(encoder, "cpu", normalize=True).embed([row.text for row in rows]), atol=1e-3)
+    mean = Embedder(encoder, "cpu", normalize=True).embed([row.text for row in rows])
+    assert not np.allclose(first, mean, atol=1e-3)
     read_dataset(settings)
-    said = f"The vector of a text is its [CLS] token in {tmp_path / 'encoder'}; what is learned here is the mean of its"
+    said = f"{tmp_path / 'encoder'} are those of [CLS]; those that are learned here are means of all tokens.\n"
     assert said in capsys.readouterr().out
+    # One that adds a layer, or a prompt, is a BERT to start from all the same.
+    modules = json.loads((tmp_path / "encoder" / "modules.json").read_text())
+    modules.append(modules[-1] | {"idx": 2, "name": "2", "type": "sentence_transformers.models.Dense"})
+    (tmp_path / "encoder" / "modules.json").write_text(json.dumps(modules))
+    settings = resolve(replace(settings, sequence_length="auto"))
+    assert settings.sequence_length == 48
+    read_dataset(settings)
+    assert "are made in a way that only sentence-transformers knows" in capsys.readouterr().out
+    first, _ = untuned_vectors(settings, {"test": rows})["test"]
+    np.testing.assert_allclose(first, mean, atol=1e-6)
 
 
 def test_transformers_opens_the_folder_and_gives_the_vectors_of_the_card(finished, capsys):

@@ -63,11 +63,16 @@ def test_too_much_memory_is_warned_of_with_the_remedy():
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs the files of Linux")
-def test_free_memory_counts_what_the_process_has_and_is_no_more_than_there_is():
+def test_free_memory_counts_what_the_process_has_and_is_no_more_than_there_is(monkeypatch):
     page = os.sysconf("SC_PAGE_SIZE")
     unused, total = (os.sysconf(name) * page for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
     before = free_memory("cpu")
     assert 0.9 * unused < before <= total
+    with monkeypatch.context() as patch:
+        patch.setattr("pretrain.engine.plan.room_in_groups", list)
+        assert 0.9 * unused < free_memory("cpu") <= total
+        patch.setattr("pretrain.engine.plan.room_in_groups", lambda: [1_000, 10**15])
+        assert 0 < free_memory("cpu") < before
     held = bytearray(b"x") * 600_000_000
     # Memory that the process takes is still memory that it may have. Other processes come and go meanwhile.
     assert abs(free_memory("cpu") - before) < 0.7 * len(held)
