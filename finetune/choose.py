@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
 
-from .inputs import begin
+from .inputs import begin, refuse_taken
 from .output import Output, to_json
 from .predict import PredictSettings, predictions
 from .rows import BadRows, Example
@@ -51,6 +51,7 @@ class ChooseSettings:
 
     def __post_init__(self):
         if not self.file:
+            refuse_taken(self.text_column)
             raise FinetuneError("no file is named: give one of texts to choose from")
         if self.rows < 1:
             raise FinetuneError(f"--rows {self.rows} is less than 1: give a positive number")

@@ -53,10 +53,16 @@ def check_question(settings: Question) -> None:
         raise FinetuneError("--input-format is of standard input, and a file was given: leave one out")
     if settings.file == ("builtin",):
         raise FinetuneError("builtin has labels of its own: give a file of texts")
-    if not settings.file and settings.text_column and os.path.isfile(settings.text_column[-1]):
-        raise FinetuneError(f"--text-column took {settings.text_column[-1]}, a file: put the file before --text-column")
+    if not settings.file:
+        refuse_taken(settings.text_column)
     if settings.out and settings.file and os.path.realpath(settings.out) == os.path.realpath(settings.file[0]):
         raise FinetuneError(f"--out {settings.out} is the file to read: give another name")
+
+
+def refuse_taken(columns: Sequence[str]) -> None:
+    """Raises FinetuneError where `--text-column`, which takes several names, took the file behind it."""
+    if columns and os.path.isfile(columns[-1]):
+        raise FinetuneError(f"--text-column took {columns[-1]}, a file: put the file before --text-column")
 
 
 def begin(settings: Question, default_model: str, made_by: str) -> list[Source]:

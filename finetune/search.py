@@ -48,6 +48,8 @@ class SearchSettings:
     """Where to compute. auto: cuda, else cpu."""
 
     def __post_init__(self):
+        if not self.query and len(self.text_column) > 1:
+            raise FinetuneError("--text-column took what is to be looked for: put that before --text-column")
         if not any(map(str.strip, self.query)):
             raise FinetuneError("nothing to look for was given: name it in quotation marks")
         if not all(map(str.strip, self.query)):

@@ -378,6 +378,8 @@ def test_rows_are_chosen_that_are_uncertain_and_differ(encoder, files, tmp_path,
         assert 0 <= row["disagreement"] <= row["uncertainty"] + 1e-6
     assert found[0]["uncertainty"] == max(row["uncertainty"] for row in found)
     assert choose([files["test"], f"--model={tmp_path / 'none'}", f"--out={tmp_path / 'x'}", "--device=cpu"]) == 2
+    assert choose([f"--model={out}", "--text-column", "text", files["test"]]) == 2
+    assert "--text-column took" in capsys.readouterr().err
     assert choose([f"--model={out}"]) == 2
     capsys.readouterr()
     assert choose([files["test"], f"--model={out}", f"--out={tmp_path / 'x.csv'}"]) == 2
