@@ -244,8 +244,8 @@ REGULARISED = {
 # Does more weight decay help novels as it helps articles, and with each seed? Epochs of a megabyte; of each novel, so
 # many kilobytes are taken.
 CONFIRMED, KILOBYTES = (30, 100), 50
-WEIGHED = ("plain", "decay")
-OTHER_DECAYS = ("0.2", "0.8")
+WEIGHED = {"plain": "0.1", "decay": "0.4", "decay_0.8": "0.8"}
+OTHER_DECAYS = ("0.2", "0.8", "1")
 # Which loss is normal: megabytes of the articles, and for how many epochs each model reads them.
 NORMAL = {1: 30, 5: 20, 20: 5, 53: 3}
 SIZES = ("micro", "mini", "small")
@@ -435,16 +435,19 @@ def confirming(corpus: str, count: int, name: str, seed: int) -> str:
     return f"{corpus}1mb_{count}_{name}" + (f"_{seed}" if corpus or seed > 1 else "")
 
 
-for corpus, count, name, seed in product(("", "novels_"), CONFIRMED, WEIGHED, SEEDS):
-    given = f"--preset micro --budget {count}epochs {REGULARISED[name]} --seed {seed} --evaluations 3 {ON_ANY_MACHINE}"
-    RUNS.setdefault(
-        confirming(corpus, count, name, seed),
-        Run(f"pretrain.run --prepared {{{corpus or 'articles_'}1mb}} {given}"),
-    )
 for count, decay in product(CONFIRMED, OTHER_DECAYS):
     RUNS[f"1mb_{count}_decay_{decay}"] = Run(
         f"pretrain.run --prepared {{articles_1mb}} --preset micro --budget {count}epochs --weight-decay {decay} "
         f"--evaluations 3 {ON_ANY_MACHINE}"
+    )
+for corpus, count, (name, decay), seed in product(("", "novels_"), CONFIRMED, WEIGHED.items(), SEEDS):
+    given = (
+        f"--preset micro --budget {count}epochs --dropout 0 --weight-decay {decay} --seed {seed} --evaluations 3 "
+        f"{ON_ANY_MACHINE}"
+    )
+    RUNS.setdefault(
+        confirming(corpus, count, name, seed),
+        Run(f"pretrain.run --prepared {{{corpus or 'articles_'}1mb}} {given}"),
     )
 
 # Which loss is normal, and what examples of another length, another vocabulary, or no next sentences change.

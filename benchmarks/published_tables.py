@@ -4,7 +4,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from itertools import product
+from itertools import pairwise, product
 
 from experiments import (
     CONFIRMED,
@@ -300,21 +300,21 @@ def loss_and_accuracy(found: dict | None) -> str:
 
 
 def confirmed(results: Results) -> Rows:
-    """Held-out losses of a megabyte with two weight decays, means over the seeds."""
+    """Held-out losses of a megabyte with several weight decays, means over the seeds."""
     yield [
         "text",
         "epochs",
-        *(f"`--weight-decay {REGULARISED[name].split()[-1]}`" for name in WEIGHED),
-        "difference, seed by seed",
+        *(f"`--weight-decay {decay}`" for decay in WEIGHED.values()),
+        *(f"from {before} to {after}, seed by seed" for before, after in pairwise(WEIGHED.values())),
     ]
     for corpus, count in product(("", "novels_"), CONFIRMED):
         found = [[results.of(confirming(corpus, count, name, seed)) for seed in SEEDS] for name in WEIGHED]
         if all(map(all, found)):
             losses = [[each["validation"]["mlm_loss"] for each in of_one] for of_one in found]
-            gains = [after - before for before, after in zip(*losses, strict=True)]
             cells = [f"{statistics.mean(of_one):.2f} ± {statistics.stdev(of_one):.2f}" for of_one in losses]
+            gains = [[after - before for before, after in zip(*two, strict=True)] for two in pairwise(losses)]
             text = "1 MB of the novels" if corpus else "1 MB of the articles"
-            yield [text, str(count), *cells, ", ".join(f"{gain:+.2f}" for gain in gains)]
+            yield [text, str(count), *cells, *(", ".join(f"{gain:+.2f}" for gain in each) for each in gains)]
 
 
 def vocabularies(results: Results) -> Rows:
