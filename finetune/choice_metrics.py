@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .rows import Example
+from .simple_models import word_weights
 
 
 def of_rows(targets: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
@@ -52,9 +53,7 @@ def chance(rows: Sequence[Example]) -> float:
 def similarity(train: Sequence[Example], others: Sequence[Sequence[Example]]) -> list[np.ndarray]:
     """The cosine of the TF-IDF weights of each choice and of its row's text, both texts if it has two: float32 [I, 1]
     for each set; 0 where the training rows contain no word."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(sublinear_tf=True)
+    vectorizer = word_weights()
     texts = [text for row in train for text in (_question(row), *(row.choices or ()))]
     if not any(map(vectorizer.build_analyzer(), texts)):
         return [np.zeros((len(_every(rows)), 1), np.float32) for rows in others]

@@ -16,6 +16,7 @@ from .output import Output, to_json
 from .predict import PredictSettings, predictions
 from .rows import BadRows, Example
 from .settings import FinetuneError
+from .simple_models import word_weights
 
 UNCERTAINTY, DISAGREEMENT = "uncertainty", "disagreement"
 # So many times the wanted rows, the most uncertain ones, are looked at for how they differ.
@@ -133,11 +134,14 @@ def chosen(unsure: np.ndarray, examples: Sequence[Example], count: int) -> list[
     Args:
         unsure: [n], how uncertain each text is.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    candidates = np.argsort(-unsure, kind="stable")[: CANDIDATES * count]
-    texts = ["\n".join(examples[i].every_text()) for i in candidates]
-    vectorizer = TfidfVectorizer(sublinear_tf=True)
+    order = np.argsort(-unsure, kind="stable").tolist()
+    every = ["\n".join(example.every_text()) for example in examples]
+    # Copies come last, where there is nothing else to choose from.
+    first = {every[i]: i for i in reversed(order)}
+    order.sort(key=lambda i: first[every[i]] != i)
+    candidates = np.array(order[: CANDIDATES * count], dtype=np.int64)
+    texts = [every[i] for i in candidates]
+    vectorizer = word_weights()
     if not any(map(vectorizer.build_analyzer(), texts)):
         return candidates[:count].tolist()
     vectors = vectorizer.fit_transform(texts)

@@ -20,8 +20,8 @@ from pretrain.engine.folder import require_embeddings
 from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
-from .parallel import in_parallel
-from .rows import Columns, Example, find_columns
+from .parallel import in_parallel, tokens_at_once
+from .rows import Columns, Example, find_columns, refuse_table
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
 from .tasks.classification import Classification
@@ -76,15 +76,6 @@ def outputs_of_items(
     found = fitting(added, maker, lengths, device)
     model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
-
-
-# Tokens computed at once. On a CPU more of them take no less time and more memory (measured).
-_TOKENS_ON_CPU, _TOKENS_ON_GPU = 2048, 65_536
-
-
-def tokens_at_once(device: str) -> int:
-    """Tokens of a batch that is only read."""
-    return _TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU
 
 
 @dataclass(frozen=True)
@@ -154,6 +145,7 @@ class _Asked(ABC):
         if isinstance(texts, str | Mapping):
             what = "text" if isinstance(texts, str) else "row"
             raise FinetuneError(f"a single {what} was given where {what}s should be: put it into a list")
+        refuse_table(texts)
         examples = list(_examples(texts, self.task, self.facts.text_columns))
         if not examples:
             return []

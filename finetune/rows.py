@@ -328,6 +328,13 @@ def _text_columns(
     return (texts[0],)
 
 
+def refuse_table(texts: Any) -> None:
+    """Raises FinetuneError for a table of pandas or polars, which would give the names of its columns as texts."""
+    if hasattr(texts, "columns") and hasattr(texts, "shape"):
+        raise FinetuneError('a table was given where texts should be: give one of its columns, as table["text"], or '
+                            'for pairs zip(table["text"], table["text_pair"])')  # fmt: skip
+
+
 def read_rows(task: Labels, path: str, encoding: str, columns: Columns, bad: BadRows) -> Iterator[Example]:
     """The usable rows of a file, or of the labelled twin of the built-in corpus.
 

@@ -1,6 +1,7 @@
 """The texts of a file that are nearest to what is asked for. `python -m finetune.search`"""
 
 import heapq
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ class SearchSettings:
     def __post_init__(self):
         if not self.query and len(self.text_column) > 1:
             raise FinetuneError("--text-column took what is to be looked for: put that before --text-column")
+        if files := [word for word in self.query if self.texts and os.path.isfile(word)]:
+            raise FinetuneError(
+                f"{files[0]} is a file, and would be looked for: give one file with --texts, their folder, or a "
+                "pattern in quotes ('2024-*.csv')"
+            )
         if not any(map(str.strip, self.query)):
             raise FinetuneError("nothing to look for was given: name it in quotation marks")
         if not all(map(str.strip, self.query)):

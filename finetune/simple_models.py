@@ -1,15 +1,53 @@
 """What is predicted without a BERT: the same for every text, or by a linear model of its words and word pairs."""
 
+import re
+import unicodedata
 import warnings
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
+
+from data_prep.text.wrapping import UNSPACED
 
 # Word counts of 5,000 to 50,000 texts took the solver 20 to 130.
 _MOST_ITERATIONS = 2000
 # Weights of a solver, over all classes, each of which takes some 240 bytes; and how many words and word pairs there may
 # be in any case.
 _MOST_WEIGHTS, _FEWEST_WORDS = 4_000_000, 1_000
+
+
+# Scripts without spaces between words.
+_SINGLE = f"\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff{UNSPACED}"
+_USUAL = re.compile(r"\w\w+")
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Characters that scikit-learn's words do without, and words where there are some."""
+    letters = map(chr, range(0x10000))
+    marks = "".join(letter for letter in letters if unicodedata.category(letter) in ("Mn", "Mc"))
+    words = f"[{_SINGLE}]|(?:[^\\W{_SINGLE}]|[{marks}]){{2,}}"
+    return re.compile(f"[{_SINGLE}{marks}]"), re.compile(words)
+
+
+def words_in(text: str) -> list[str]:
+    """The words of two letters or more, as scikit-learn has them. Accents and vowel signs behind a letter belong to its
+    word, and of scripts without spaces between words each character is one."""
+    others, words = _patterns()
+    return (words if others.search(text) else _USUAL).findall(text)
+
+
+def word_weights(**options: Any) -> Any:
+    """A vectorizer that weighs words by TF-IDF (see `words_in`).
+
+    Args:
+        options: of scikit-learn's TfidfVectorizer.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True, tokenizer=words_in, token_pattern=None, **options)
 
 
 def majority(train_labels: np.ndarray, num_rows: int, num_labels: int) -> np.ndarray:
@@ -58,12 +96,11 @@ def _logistic(
 ) -> list[list[np.ndarray]]:
     """What `tfidf` gives, for each of several targets of the same texts; the words are counted once."""
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
 
     most_words = max(_FEWEST_WORDS, _MOST_WEIGHTS // num_labels)
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=most_words)
+    vectorizer = word_weights(ngram_range=(1, 2), max_features=most_words)
     if not _has_words(train, vectorizer):
         return [[majority(each, len(rows), num_labels) for rows in others] for each in targets]
     weights, results = "balanced" if balanced else None, []
@@ -92,10 +129,9 @@ def tfidf_regression(train: Sequence, numbers: np.ndarray, others: Sequence[Sequ
     Args:
         numbers: of the training texts, float64 [n].
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    vectorizer = word_weights(ngram_range=(1, 2))
     if not _has_words(train, vectorizer):
         return [np.full((len(rows), 1), numbers.mean(), np.float32) for rows in others]
     model = Ridge(alpha=1.0).fit(vectorizer.fit_transform(map(_joined, train)), numbers)

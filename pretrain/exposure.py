@@ -105,7 +105,7 @@ def _lines(path: str) -> list[str]:
         raise PretrainError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PretrainError(f"{path} is not valid UTF-8: save it as UTF-8") from error
-    return [line.strip() for line in text.splitlines()]
+    return [line.strip() for line in text.split("\n")]
 
 
 class Exposure:
@@ -248,6 +248,8 @@ def run(settings: ExposureSettings) -> None:
     if out:
         if out.is_dir():
             raise PretrainError(f"--out {out} is a folder: give the name of a file")
+        if out.exists():
+            raise PretrainError(f"--out {out} is there already, and would be lost: give another name, or remove it")
         out.parent.mkdir(parents=True, exist_ok=True)
     found = Exposure(settings.model, names)(sentences)
     if out:

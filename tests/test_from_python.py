@@ -151,7 +151,8 @@ def test_the_three_steps_follow_each_other_and_go_on(owner, tmp_path, capsys, mo
 
 def test_a_single_value_a_list_a_path_and_none_are_understood(owner, tmp_path):
     paths = [owner / "notes" / f"{number}.txt" for number in range(12)]
-    found = prepare(corpus=tuple(paths), exclude="11.txt", text_column=None, workers=None, out=tmp_path / "a")
+    given = {"exclude": "11.txt", "text_column": None, "workers": None, "min_documents": np.int64(1)}
+    found = prepare(corpus=(path for path in paths), out=tmp_path / "a", **given)
     assert found == tmp_path / "a"
     asked = (tmp_path / "a" / "prep_report.md").read_text()
     assert "| documents read | 11 |" in asked
@@ -165,6 +166,9 @@ def test_a_single_value_a_list_a_path_and_none_are_understood(owner, tmp_path):
     (pretrain, {"epochs": 3}, "pretrain(): unknown setting epochs: did you mean budget 3epochs?"),
     (pretrain, {"threads": "many"}, "pretrain(): threads: 'many' is not a whole number or auto"),
     (finetune, {"seeds": 0}, "--seeds 0 is less than 1: give a positive number"),
+    (prepare, {"corpus": {"a.txt"}}, "prepare(): corpus is a set: give a text, a path or a number, or a list of them"),
+    (finetune, {"train": np.array(["a", "b"])}, "finetune(): train is a ndarray: give a text, a path or a number, or a "
+                                                "list of them"),
 ])  # fmt: skip
 def test_a_mistake_is_the_sentence_of_the_command(call, options, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

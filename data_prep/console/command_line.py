@@ -146,14 +146,30 @@ def takes_options(settings_class: type) -> Callable[[Callable], Callable]:
         @functools.wraps(function)
         def call(**options):
             own = {p.name: options.pop(p.name) for p in besides if p.name in options}
-            values = {name: [*value] if isinstance(value, tuple) else value for name, value in options.items()}
+            source = f"{function.__name__}()"
+            values = {name: _plain_value(value, f"{source}: {name}") for name, value in options.items()}
             given = {name: value for name, value in values.items() if value is not None}
-            return function(from_dict(settings_class, given, f"{function.__name__}()"), **own)
+            return function(from_dict(settings_class, given, source), **own)
 
         call.__signature__ = signature.replace(parameters=[*_keywords(settings_class), *besides])
         return call
 
     return decorate
+
+
+def _plain_value(value: Any, place: str) -> Any:
+    """A value of Python as one of a settings file.
+
+    Raises:
+        UserError: it is something else, which is not shown: it may be a table of texts. It begins with `place`.
+    """
+    if isinstance(value, list | tuple | Iterator):
+        return [_plain_value(item, place) for item in value]
+    # A number of numpy.
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
+    if value is None or isinstance(value, str | int | float | os.PathLike | dict):
+        return value
+    raise UserError(f"{place} is a {type(value).__name__}: give a text, a path or a number, or a list of them")
 
 
 def _keywords(settings_class: type) -> Iterator[inspect.Parameter]:

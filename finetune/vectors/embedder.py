@@ -19,9 +19,8 @@ from pretrain.engine.folder import family_of, model_mistakes, open_model, requir
 from pretrain.engine.out_of_memory import fitting
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
-from ..parallel import in_parallel
-from ..predictor import tokens_at_once
-from ..rows import Columns, Example, Labels, text_of
+from ..parallel import in_parallel, tokens_at_once
+from ..rows import Columns, Example, Labels, refuse_table, text_of
 from ..settings import FACTS_FILE, FinetuneError
 from ..tasks.tagging import Tagging
 from ..tokenizer import open_tokenizer
@@ -281,6 +280,9 @@ def _trained_on(folder: Path) -> tuple[str, ...]:
 def _several(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
         raise FinetuneError("a single text was given where texts should be: put it into a list")
+    if isinstance(texts, Mapping):
+        raise FinetuneError("a row was given where texts should be: give its text in a list")
+    refuse_table(texts)
     return texts
 
 

@@ -14,7 +14,9 @@ from pretrain.engine.folder import family_of, open_model
 from ..batches import BatchMaker
 from ..rows import Example
 from ..settings import FinetuneError, FinetuneSettings
+from ..simple_models import word_weights
 from ..tasks.sequences import new_model
+from .embedder import Embedder
 from .single_texts import encode_single_texts
 
 Pairs = tuple[Any, Any]
@@ -33,10 +35,9 @@ def word_vectors(train: Sequence[Example], others: Mapping[str, Sequence[Example
         train: what words and SVD are learned from.
     """
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.preprocessing import normalize
 
-    vectorizer = TfidfVectorizer(sublinear_tf=True)
+    vectorizer = word_weights()
     texts = [text for row in train for text in row.every_text()]
     if not any(map(vectorizer.build_analyzer(), texts)):
         nothing = {split: (np.zeros((len(rows), 1), np.float32),) * 2 for split, rows in others.items()}
@@ -65,8 +66,6 @@ def untuned_vectors(settings: FinetuneSettings, others: Mapping[str, Sequence[Ex
     """
     if settings.from_scratch:
         return _means(new_model("vectors", settings, settings.seed), settings, others)
-    from .embedder import Embedder
-
     length = None if settings.sequence_length == "auto" else settings.sequence_length
     try:
         embedder = Embedder(settings.model, settings.device, normalize=True, sequence_length=length)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -16,7 +18,7 @@ from finetune.metrics import scores
 from finetune.operating_point import OperatingPoint
 from finetune.rows import Columns, Example
 from finetune.settings import FinetuneSettings
-from finetune.simple_models import majority, tfidf
+from finetune.simple_models import majority, tfidf, word_weights, words_in
 from finetune.tasks.classification import Classification
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.regression import Regression
@@ -83,6 +85,31 @@ def test_tfidf_learns_from_the_second_text_of_a_pair():
     test, gold = sentences(100, [0, 1, 2], seed=5, pair=True)
     [probabilities] = tfidf(train, labels, [test], 3, balanced=False)
     assert scores(gold, probabilities)["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("患者发热, 3月 OK", ["患", "者", "发", "热", "月", "OK"]),
+    ("मुझे बुखार है", ["मुझे", "बुखार", "है"]),
+    ("มีไข้", ["ม", "ี", "ไ", "ข", "้"]),
+    ("심장 질환이 있는 환자", ["심장", "질환이", "있는", "환자"]),
+    ("nai\u0308ve a 3 mg", ["nai\u0308ve", "mg"]),
+])  # fmt: skip
+def test_words_are_counted_in_any_script(text, expected):
+    assert words_in(text) == expected
+
+
+@given(st.text(st.characters(max_codepoint=0x2FF)))
+def test_words_are_those_of_scikit_learn_where_they_have_no_marks(text):
+    assert word_weights().build_analyzer()(text) == TfidfVectorizer().build_analyzer()(text)
+
+
+def test_words_of_scripts_without_spaces_teach():
+    letters = np.array([chr(0x4E00 + number) for number in range(300)])
+    draws = np.random.default_rng(0).choice(letters, (300, 2, 8))
+    rows = [Example("", f"{''.join(a)}{('发烧', '健康')[n % 2]}{''.join(b)}") for n, (a, b) in enumerate(draws)]
+    labels = np.arange(300) % 2
+    (found,) = tfidf(rows[:200], labels[:200], [rows[200:]], 2, balanced=False)
+    assert (found.argmax(1) == labels[200:]).mean() > 0.95
 
 
 def test_the_words_of_a_pair_stay_words():

@@ -8,6 +8,7 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import DataFrame
 from transformers import AutoModel, AutoTokenizer
 
 from finetune.batches import overlapping
@@ -348,8 +349,16 @@ def test_what_is_not_there_is_one_sentence(encoder, options, sentence):
     assert str(error.value) == sentence.format(encoder)
 
 
+TABLE = (
+    'a table was given where texts should be: give one of its columns, as table["text"], or for pairs '
+    'zip(table["text"], table["text_pair"])'
+)
+
+
 @pytest.mark.parametrize(("texts", "sentence"), [
     ("heart", "a single text was given where texts should be: put it into a list"),
+    ({"text": "heart"}, "a row was given where texts should be: give its text in a list"),
+    (DataFrame({"text": ["heart"]}), TABLE),
     (["heart", 7], "text 2 is a number: give a text"),
     ([("a", "b")], "text 1 is a tuple: give one text, for a vector is of a single one"),
     (["heart", " \n"], "text 2 is empty: leave it out"),

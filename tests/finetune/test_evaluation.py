@@ -397,6 +397,10 @@ def test_equal_texts_are_not_chosen_twice_while_others_are_there():
     unsure = np.array([0.9] * 5 + [0.2, 0.1])
     assert chosen(unsure, examples, 3) == [0, 5, 6]
     assert chosen(unsure, [Example("", "...")] * 7, 2) == [0, 1]
+    # However many copies of the most uncertain one there are.
+    many = [Example("", "the same letter")] * 200 + [Example("", text) for text in ("the heart", "a rate", "no mask")]
+    assert set(chosen(np.linspace(1, 0.5, 203), many, 4)) == {0, 200, 201, 202}
+    assert len(set(chosen(np.linspace(1, 0.5, 203), many, 9))) == 9
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from pandas import DataFrame
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from finetune.batches import BatchMaker, encode, overlapping
@@ -151,8 +152,15 @@ def test_texts_of_a_program_get_labels_and_probabilities(fine_tuned, expected, k
     assert Predictor(folder).predict([]) == []
 
 
+TABLE = (
+    'a table was given where texts should be: give one of its columns, as table["text"], or for pairs '
+    'zip(table["text"], table["text_pair"])'
+)
+
+
 @pytest.mark.parametrize(("texts", "sentence"), [
     ("heart", "a single text was given where texts should be: put it into a list"),
+    (DataFrame({"text": ["heart"]}), TABLE),
     (["heart", 7], "text 2 is a number: give a text, or a pair of texts"),
     (["heart", float("nan")], "text 2 is NaN: give a text, or a pair of texts"),
     ([("a", "b", "c")], "text 1 is a tuple: give a text, or a pair of texts"),

@@ -110,6 +110,7 @@ def test_rows_without_a_text_stop_it_or_are_passed_over(encoder, write_rows, cap
 @pytest.mark.parametrize(("given", "sentence"), [
     (["--texts=x.txt"], "nothing to look for was given"),
     (["--texts=x.txt", "--text-column", "text", "heart"], "took what is to be looked for: put that before --text-col"),
+    (["heart", __file__, "--texts=x.txt"], "is a file, and would be looked for: give one file with --texts"),
     (["heart", " ", "--texts=x.txt"], "one of the texts to look for is empty"),
     (["heart"], "no file to look in was given: name one with --texts"),
     (["heart", "--texts=x.txt", "--nearest=0"], "--nearest 0 is less than 1"),

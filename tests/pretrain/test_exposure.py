@@ -135,9 +135,21 @@ def test_a_file_that_marks_no_secret_is_refused(text, words, folder, tmp_path, c
     assert words in said and len(said.splitlines()) == 1 and not (tmp_path / "found.csv").exists()
 
 
+def test_lines_are_those_of_an_editor(tmp_path):
+    """Not parted at the page breaks of a PDF, nor at other marks that end a line for Unicode."""
+    (tmp_path / "marked.txt").write_text(
+        "He saw [[Alice]] today.\f\r\nThe page\u2028ended; [[Peter]] came.\n", newline=""
+    )
+    assert [(found.line, found.secret) for found in read_marked(str(tmp_path / "marked.txt"))] == [
+        (1, "Alice"),
+        (2, "Peter"),
+    ]
+
+
 def test_files_and_models_that_are_not_there_are_said(folder, sentences, tmp_path, capsys):
     for given, words in (
         ([f"--model={folder}", f"--file={sentences}", f"--out={tmp_path}"], "is a folder: give the name of a file"),
+        ([f"--model={folder}", f"--file={sentences}", f"--out={sentences}"], "is there already, and would be lost"),
         ([f"--model={folder}"], "--file is missing"),
         ([f"--model={folder}", "--file=none.txt"], "cannot read none.txt"),
         (["--model=nowhere", f"--file={sentences}"], "nowhere"),
