@@ -188,8 +188,8 @@ def add_gradients(
             raise
         tokens = max(batch.num_tokens for batch in micro_batches) // 2
         raise PretrainError(
-            "the GPU's memory became too small while the other processes waited for this one: free what else uses it "
-            f"and go on, or begin anew with --micro-batch-tokens {tokens} and another --out"
+            "the GPU ran out of memory while the other processes waited for this one: end other programs on it and "
+            f"give the same command again, or start over with --micro-batch-tokens {tokens} and another --out"
         ) from error
     return losses
 
