@@ -1,6 +1,7 @@
 """How far a score may be off because the held-out texts are these and no others: intervals by the bootstrap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,32 @@ def groups_of(examples: Sequence[Example]) -> np.ndarray:
     return np.array([known[name] for name in names], dtype=np.int64)
 
 
-def resamples(groups: np.ndarray, count: int) -> list[np.ndarray]:
+class Resamples:
     """Groups drawn with replacement, as many as there are, each with all of its texts (Efron 1979; Davison and Hinkley
-    1997, section 3.8): int64 arrays of the texts' numbers.
+    1997, section 3.8): int64 arrays of the texts' numbers, drawn anew, and the same, each time they are gone through.
 
     Args:
         groups: int64 [n], numbered from 0 without gaps.
         count: how many resamples.
     """
-    rng, order = np.random.default_rng(_SEED), np.argsort(groups, kind="stable")
-    bounds = np.searchsorted(groups[order], np.arange(groups.max() + 2))
-    members = np.split(order, bounds[1:-1])
-    drawn = rng.integers(0, len(members), (count, len(members)))
-    if len(members) == len(groups):
-        return list(order[drawn])
-    return [np.concatenate([members[group] for group in row]) for row in drawn]
+
+    def __init__(self, groups: np.ndarray, count: int):
+        self._order, self._count = np.argsort(groups, kind="stable"), count
+        self._bounds = np.searchsorted(groups[self._order], np.arange(groups.max(initial=-1) + 2))
+
+    @property
+    def num_at_once(self) -> int:
+        """How many of them are scored together."""
+        return max(1, _AT_ONCE // max(1, len(self._order)))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        rng, num_groups = np.random.default_rng(_SEED), len(self._bounds) - 1
+        if num_groups == len(self._order):
+            yield from (self._order[rng.integers(0, num_groups, num_groups)] for _ in range(self._count))
+            return
+        members = np.split(self._order, self._bounds[1:-1])
+        for _ in range(self._count):
+            yield np.concatenate([members[group] for group in rng.integers(0, num_groups, num_groups)])
 
 
 Seeds = Sequence[tuple[Task, np.ndarray]]
@@ -132,25 +144,20 @@ def intervals(task: Task, targets: np.ndarray, outputs: np.ndarray, examples: Se
     return {name: _interval(found[name]) if found else None for name in task.metrics}
 
 
-def _draws(examples: Sequence[Example]) -> list[np.ndarray]:
+def _draws(examples: Sequence[Example]) -> Resamples:
     """The resamples of texts or groups; none of too few."""
     groups = groups_of(examples)
-    if groups.max(initial=-1) + 1 < FEWEST_UNITS:
-        return []
-    return resamples(groups, int(np.clip(_TEXTS // len(examples), FEWEST, MOST)))
+    enough = groups.max(initial=-1) + 1 >= FEWEST_UNITS
+    return Resamples(groups, int(np.clip(_TEXTS // len(examples), FEWEST, MOST)) if enough else 0)
 
 
-def _scores_of_draws(
-    task: Task, outputs: np.ndarray, targets: np.ndarray, draws: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
+def _scores_of_draws(task: Task, outputs: np.ndarray, targets: np.ndarray, draws: Resamples) -> dict[str, np.ndarray]:
     """`Task.scores_of_draws` in parts, for a flat memory: name -> float64 [B], NaN for what is not defined."""
-    if not draws:
-        return {}
-    count = max(1, _AT_ONCE // max(map(len, draws)))
-    parts = [
-        task.scores_of_draws(targets, outputs, draws[begin : begin + count]) for begin in range(0, len(draws), count)
-    ]
-    return {name: np.concatenate([np.array(part[name], np.float64) for part in parts]) for name in parts[0]}
+    parts, left = [], iter(draws)
+    while some := list(islice(left, draws.num_at_once)):
+        parts.append(task.scores_of_draws(targets, outputs, some))
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([np.array(part[name], np.float64) for part in parts]) for name in names}
 
 
 def _interval(values: np.ndarray) -> Interval:

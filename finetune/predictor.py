@@ -158,7 +158,7 @@ class Predictor(_Asked):
 
     Args:
         folder: final/ of a fine-tuning, or a model of transformers for the same task.
-        device: "cpu", "cuda", "mps", or "auto" for cuda where it is there, else cpu.
+        device: "cpu", "cuda" or "mps", by name or as a `torch.device`, or "auto" for cuda where it is there, else cpu.
         precision: "fp32" gives the same numbers whatever is computed together; "bf16" is faster where the hardware
             computes in it.
         micro_batch_tokens: most tokens computed at once, by default by device.
@@ -171,13 +171,15 @@ class Predictor(_Asked):
     def __init__(
         self,
         folder: str | Path,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         micro_batch_tokens: int | None = None,
         task: Task | None = None,
     ):
-        folder, task, device = Path(folder), task or task_of_folder(Path(folder)), find_device(device)
-        self.model = task.open_model(folder).to(device)
+        # What needs no folder is looked at before one is opened.
+        arithmetic = Precision(find_device(device), precision)
+        folder, task = Path(folder), task or task_of_folder(Path(folder))
+        self.model = task.open_model(folder).to(arithmetic.device)
         self.tokenizer = open_tokenizer(folder)
         config = self.model.config
         require_embeddings(folder, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
@@ -187,8 +189,8 @@ class Predictor(_Asked):
         """Tokens so far that were not read."""
         self.facts = Facts.read(folder, config.max_position_embeddings, task)
         self.task = task.of_model(config).with_decision(self.facts.decision)
-        self._precision = Precision(device, precision)
-        self._tokens_at_once = micro_batch_tokens or tokens_at_once(device)
+        self._precision = arithmetic
+        self._tokens_at_once = micro_batch_tokens or tokens_at_once(arithmetic.device)
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
         """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
@@ -253,7 +255,7 @@ class Ensemble(_Asked):
         UserError: the folder holds no such run, or a damaged one.
     """
 
-    def __init__(self, folder: str | Path, device: str = "auto", precision: str = "fp32"):
+    def __init__(self, folder: str | Path, device: str | torch.device = "auto", precision: str = "fp32"):
         self.seeds = [Predictor(model, device, precision) for model in seeds_decided_on(folder)]
         if not self.seeds:
             raise FinetuneError(_NO_ENSEMBLE.format(folder))
@@ -278,15 +280,32 @@ class Ensemble(_Asked):
 
 
 class Classifier(Predictor):
-    """A fine-tuned classifier: `Classifier.load(folder).predict(texts)`."""
+    """A fine-tuned classifier: `Classifier.load(folder).predict(texts)`.
 
-    @classmethod
-    def load(cls, folder: str | Path, device: str = "auto", precision: str = "fp32") -> Self:
-        """Open final/ of a fine-tuning, or a sequence classifier of transformers (see `Predictor`)."""
+    Args:
+        folder: final/ of a fine-tuning, or a sequence classifier of transformers.
+        device, precision, micro_batch_tokens: see `Predictor`.
+
+    Raises:
+        UserError: the folder holds no such model.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        device: str | torch.device = "auto",
+        precision: str = "fp32",
+        micro_batch_tokens: int | None = None,
+    ):
         task = task_of_folder(Path(folder))
         if task.name != Classification.name:
             raise FinetuneError(f"{folder} is a model for {task.name}: open it with finetune.Predictor")
-        return cls(folder, device, precision, task=Classification())
+        super().__init__(folder, device, precision, micro_batch_tokens, task)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "auto", precision: str = "fp32") -> Self:
+        """The same as `Classifier(folder, device, precision)`."""
+        return cls(folder, device, precision)
 
 
 def _examples(given: Iterable[Any], task: Task, trained: Sequence[str]) -> Iterator[Example]:

@@ -112,6 +112,10 @@ def make_model(
         check_model(model, folder, prepared, length)
         learned = {part.name for part in objective.parts if not part.training_only}
         objective.start(model, learned - {"mlm"} if has_new_head else learned)
+        if (Path(folder) / "modules.json").exists():
+            # Of sentence-transformers.
+            print(f"{folder} says how its vectors become one of a text. The model of this run does not: give "
+                  "finetune.embed its --pooling.", flush=True)  # fmt: skip
         if has_new_head:
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
         return model

@@ -44,7 +44,7 @@ EARLIER = {"mask_share": 0.15, "softmax": "full", "shifted_share": 0.0, "muon_ma
 # These do not decide the result; the corpus and its tokenizer are compared by content (the digest of what is prepared).
 MAY_DIFFER = {
     "out", "resume", "dry_run", "workers", "corpus", "exclude", "validation_corpus", "prepared", "tokenizer",
-    "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "compile", "threads", "budget",
+    "checkpoint_every", "keep_checkpoints", "log_every", "detect_anomaly", "compile", "threads", "budget", "show_text",
 }  # fmt: skip
 
 

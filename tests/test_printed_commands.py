@@ -35,8 +35,12 @@ COMMAND = re.compile(LAUNCHER + r" -m ((?:data_prep|pretrain|finetune)\.\w+)((?:
 STAGES = ("data_prep.run", "pretrain.run", "finetune.run")
 
 
-def commands():
-    """(module, arguments) of each, once, named by the page where it comes first."""
+def commands(slow=()):
+    """(module, arguments) of each, once, named by the page where it comes first.
+
+    Args:
+        slow: pages of which each takes its time.
+    """
     seen = set()
     for page in PAGES:
         for module, arguments in COMMAND.findall(page.read_text()):
@@ -44,7 +48,7 @@ def commands():
             if (module, given) not in seen:
                 seen.add((module, given))
                 reads_built_in = module in STAGES and (not given or "recipes/builtin.yaml" in given)
-                marks = [pytest.mark.slow] if reads_built_in else []
+                marks = [pytest.mark.slow] if reads_built_in or page in slow else []
                 yield pytest.param(module, given, id=f"{page.name}: {module} {' '.join(given)}", marks=marks)
 
 
@@ -133,7 +137,7 @@ def owner(small_tokenizer, other_encoder, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("module", "given"), commands())
+@pytest.mark.parametrize(("module", "given"), commands(slow=[*(ROOT / "docs").glob("*.md")]))
 def test_it_makes_a_plan(module, given, owner, small_builtin, monkeypatch, capsys):
     """The stages with --dry-run, the model, its batches and the vocabulary small; the rest runs as it is printed."""
     monkeypatch.chdir(owner)

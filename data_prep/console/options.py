@@ -19,8 +19,8 @@ from ..errors import UserError
 POSITIONAL = "positional"
 """Marks a field whose values stand on the command line without an option: Annotated[tuple[str, ...], POSITIONAL]."""
 
-# A dash and a negative number are words.
-_FLAG = re.compile(r"-(?!$|\.?\d|inf$)")
+# A dash, a negative number, and a text of several words behind one dash ("- not an option") are words.
+_FLAG = re.compile(r"-(?!$|\.?\d|inf$)(-|[^\s=]*(=|$))")
 
 
 @dataclasses.dataclass(frozen=True)

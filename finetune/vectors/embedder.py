@@ -1,5 +1,6 @@
 """A BERT of any folder, asked for vectors: of texts, of their words, of their tokens."""
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -87,7 +88,7 @@ class Embedder:
     def __init__(
         self,
         folder: str | Path,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         precision: str = "fp32",
         pooling: Pooling | Literal["auto"] = "auto",
         layer: int = -1,
@@ -100,7 +101,11 @@ class Embedder:
                                    ("long_text", long_text, ("head", "windows"))):  # fmt: skip
             if value not in known:
                 raise FinetuneError(f"{name} {value!r} is not known: give one of {', '.join(known)}")
-        said, device = SentenceModel.read(Path(folder)), find_device(device)
+        layer = _whole_number("layer", layer)
+        if sequence_length is not None:
+            sequence_length = _whole_number("sequence_length", sequence_length)
+        self._precision = Precision(find_device(device), precision)
+        said = SentenceModel.read(Path(folder))
         place = Path(folder) / said.folder
         model = _encoder(place)
         self.tokenizer = open_tokenizer(place)
@@ -110,7 +115,7 @@ class Embedder:
         config = model.config
         require_embeddings(place, self.tokenizer.vocab_size, config.vocab_size, FinetuneError)
         self.layer = _layer(layer, config.num_hidden_layers, folder)
-        self.model = model.first_layers(self.layer).to(device)
+        self.model = model.first_layers(self.layer).to(self._precision.device)
         longest = config.max_position_embeddings
         if sequence_length is not None and not 3 <= sequence_length <= longest:
             raise FinetuneError(f"--sequence-length {sequence_length} is not between 3 and {longest}, the most tokens "
@@ -123,8 +128,7 @@ class Embedder:
         """Texts so far that were longer than the model reads at once."""
         self.text_columns = _trained_on(place)
         """The column of the texts that it was fine-tuned on, where that is known."""
-        self._precision = Precision(device, precision)
-        self._tokens_at_once = micro_batch_tokens or tokens_at_once(device)
+        self._tokens_at_once = micro_batch_tokens or tokens_at_once(self._precision.device)
 
     @property
     def dimension(self) -> int:
@@ -262,6 +266,14 @@ def _encoder(folder: Path) -> BertModel:
     if model.newly_initialised:
         model.pooler = None
     return model
+
+
+def _whole_number(name: str, value: Any) -> int:
+    """Of numpy and torch too, as Python's own; raises FinetuneError where it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise FinetuneError(f"{name} {value!r} is not a whole number: give one") from None
 
 
 def _layer(asked: int, num_layers: int, folder: str | Path) -> int:

@@ -13,24 +13,27 @@ from torch import Tensor
 
 from .settings import PretrainError
 
+DEVICES = ("cpu", "cuda", "mps")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def find_device(wanted: str) -> str:
-    """The device for `--device`; raises PretrainError if it is not there."""
+def find_device(wanted: str | torch.device) -> str:
+    """The device for `--device`, "cpu", "cuda" or "mps"; raises PretrainError if it is not there."""
+    # The first GPU has two names.
+    wanted = str(wanted).removesuffix(":0")
     if wanted == "auto":
         return "cuda" if is_there("cuda") else "cpu"
     if not is_there(wanted):
-        found = ", ".join(filter(is_there, ("cpu", "cuda", "mps")))
+        found = ", ".join(filter(is_there, DEVICES))
         raise PretrainError(f"--device {wanted} is not there on this machine: use one of {found}")
     return wanted
 
 
 def is_there(device: str) -> bool:
-    """Whether this machine has a device of the kind "cpu", "cuda" or "mps"."""
+    """Whether this machine has a device of that kind; of another kind than "cpu", "cuda" and "mps" there is none."""
     if device == "mps":
         return torch.backends.mps.is_available()
-    return device == "cpu" or torch.cuda.is_available()
+    return device == "cpu" or (device == "cuda" and torch.cuda.is_available())
 
 
 def computes_in_bf16(device: str) -> bool:
@@ -112,10 +115,17 @@ class Precision:
     Args:
         device: "cpu", "cuda" or "mps".
         name: "bf16" or "fp16" (autocast), or "fp32".
+
+    Raises:
+        PretrainError: it has another name.
     """
 
     device: str
     name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in DTYPES:
+            raise PretrainError(f"precision {self.name!r} is not known: give one of {', '.join(DTYPES)}")
 
     def __call__(self) -> AbstractContextManager[Any]:
         if self.name == "fp32":

@@ -130,6 +130,7 @@ def test_a_sample_of_one_group_is_split_too(tmp_path):
     assert prepared.manifest["validation"]["tokens"] > 0 and whole.train > 2
 
 
+@pytest.mark.slow
 def test_what_a_sample_says_of_a_much_larger_corpus(tmp_path):
     """A larger share of a small corpus is held out, and its vocabulary does not grow with the text."""
     texts = [document(60, seed) for seed in range(400)]

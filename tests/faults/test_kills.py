@@ -14,6 +14,7 @@ def check(kills: list[Kill], kinds: list[str]) -> None:
     assert [kill.moment.kind for kill in kills if kill.was_met and kill.found] == kinds
 
 
+@pytest.mark.slow
 def test_killed_at_four_moments(job, finished, tmp_path):
     out = tmp_path / "out"
     plan = [

@@ -342,11 +342,19 @@ def test_a_folder_that_is_there_is_not_written_over(encoder, tmp_path):
     ({"sequence_length": 2}, "--sequence-length 2 is not between 3 and 48, the most tokens that {} reads"),
     ({"pooling": "sum"}, "pooling 'sum' is not known: give one of auto, mean, cls, max"),
     ({"long_text": "head-tail"}, "long_text 'head-tail' is not known: give one of head, windows"),
+    ({"layer": "last"}, "layer 'last' is not a whole number: give one"),
+    ({"sequence_length": 16.0}, "sequence_length 16.0 is not a whole number: give one"),
 ])  # fmt: skip
 def test_what_is_not_there_is_one_sentence(encoder, options, sentence):
     with pytest.raises(FinetuneError) as error:
         Embedder(encoder, **options)
     assert str(error.value) == sentence.format(encoder)
+
+
+def test_numbers_of_numpy_are_numbers(encoder, tmp_path):
+    embedder = Embedder(encoder, layer=np.int64(1), sequence_length=np.int64(LENGTH))
+    embedder.save(tmp_path / "saved")
+    assert np.array_equal(embedder.embed(TEXTS), Embedder(tmp_path / "saved").embed(TEXTS))
 
 
 TABLE = (

@@ -132,6 +132,7 @@ def test_no_text_is_shown_or_kept_where_that_is_asked_for(given, tmp_path, capsy
     assert MARK in shown, "nothing is ever shown: the test above proves nothing"
 
 
+@pytest.mark.slow
 def test_folds_answer_each_row_and_keep_no_text_where_that_is_asked_for(given, task, tmp_path):
     def folds(name, *options):
         words = given(name, "--folds=2", "--seeds=1", "--budget=2steps", "--evaluations=1", *options)

@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 
 import finetune.intervals
 from finetune.entities.tags import TagScheme
-from finetune.intervals import _SEED, by_part, groups_of, intervals, paired, resamples
+from finetune.intervals import _SEED, Resamples, by_part, groups_of, intervals, paired
 from finetune.metrics import scores, scores_of_draws
 from finetune.rows import Example
 from finetune.tasks.classification import Classification
@@ -39,17 +39,18 @@ def test_a_group_is_drawn_whole_and_as_many_groups_as_there_are():
     groups = groups_of(examples)
     assert groups.tolist() == [0, 1, 0, 2, 3, 1, 1]
     sizes = np.bincount(groups)
-    for draw in resamples(groups, 50):
+    for draw in Resamples(groups, 50):
         times = np.bincount(draw, minlength=7)
         assert all(len(set(times[groups == group])) == 1 for group in range(4))
         assert sum(times[groups == group][0] for group in range(4)) == 4 and sizes.sum() == 7
-    assert [d.tolist() for d in resamples(groups, 3)] == [d.tolist() for d in resamples(groups, 3)]
+    draws = Resamples(groups, 3)
+    assert len(list(draws)) == 3 and [d.tolist() for d in draws] == [d.tolist() for d in draws]
 
 
 def test_texts_of_their_own_are_drawn_as_groups_of_one():
     one_by_one = np.random.default_rng(0).permutation(50)
     drawn = np.random.default_rng(_SEED).integers(0, 50, (20, 50))
-    for draw, groups in zip(resamples(one_by_one, 20), drawn, strict=True):
+    for draw, groups in zip(Resamples(one_by_one, 20), drawn, strict=True):
         assert one_by_one[draw].tolist() == groups.tolist()
 
 

@@ -15,9 +15,11 @@ from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
 from finetune.tasks.selection import task_of_folder
+from finetune.vectors.embedder import Embedder
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
+from pretrain.settings import PretrainError
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -279,8 +281,18 @@ def test_another_task_is_refused(fine_tuned):
     (folder / FACTS_FILE).write_text(json.dumps(GOOD | {"task": "tagging"}))
     with pytest.raises(FinetuneError, match="is a model for tagging, not for classification"):
         Predictor(folder, task=Classification())
-    with pytest.raises(FinetuneError, match="is a model for tagging: open it with finetune.Predictor"):
-        Classifier.load(folder)
+    for opened in (Classifier, Classifier.load):
+        with pytest.raises(FinetuneError, match="is a model for tagging: open it with finetune.Predictor"):
+            opened(folder)
+
+
+@pytest.mark.parametrize("kind", [Predictor, Embedder])
+def test_devices_of_torch_are_devices_and_what_is_not_there_is_one_sentence(folder, kind):
+    assert next(kind(folder, device=torch.device("cpu")).model.parameters()).device.type == "cpu"
+    with pytest.raises(PretrainError, match=r"^--device tpu is not there on this machine: use one of cpu"):
+        kind(folder, device="tpu")
+    with pytest.raises(PretrainError, match=r"^precision 'float32' is not known: give one of bf16, fp16, fp32$"):
+        kind(folder, precision="float32")
 
 
 def test_a_pretrained_model_is_no_classifier(encoder, recwarn):

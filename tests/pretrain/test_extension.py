@@ -89,13 +89,19 @@ def test_positions_that_began_as_sinusoids_go_on_as_sinusoids(learned, model):
     assert (found - expected).norm() < (0.2 * learned + 1e-5) / POSITION_SCALE * expected.norm()
 
 
-def test_a_run_continues_at_a_greater_length(model, small_tokenizer, random_corpus, tmp_path, capsys):
+@pytest.mark.parametrize("file", ["", "modules.json"])
+def test_a_run_continues_at_a_greater_length(file, model, small_tokenizer, random_corpus, tmp_path, capsys):
     save_model_folder(model, small_tokenizer, tmp_path / "bert")
+    if file:
+        (tmp_path / "bert" / file).write_text("[]")
     given = [f"--corpus={random_corpus}", f"--init-from={tmp_path}/bert", "--sequence-length=96", "--batch-size=8"]
     assert main([*given, f"--out={tmp_path}/run", "--device=cpu", "--budget=2steps", "--evaluations=1"]) == 0
-    assert "reads 48 tokens: it gets positions for 96" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "reads 48 tokens: it gets positions for 96" in printed
+    assert ("give finetune.embed its --pooling" in printed) == bool(file)
     final = BertForPreTraining.from_pretrained(tmp_path / "run" / "final")
     assert final.config.max_position_embeddings == 96
+    assert not (tmp_path / "run" / "final" / "modules.json").exists()
 
 
 def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, random_corpus, tmp_path, capsys):

@@ -324,6 +324,7 @@ class Reading:
         (["a", "--column", "x", "y"], Reading(("a",), column=("x", "y"))),
         (["--column", "x", "--", "a", "--top-k", "--"], Reading(("a", "--top-k", "--"), column=("x",))),
         (["-", "-5"], Reading(("-", "-5"))),
+        (["- a", "-b, too", "--quiet"], Reading(("- a", "-b, too"), quiet=True)),
     ],
 )
 def test_words_without_an_option_may_stand_among_the_options(argv: list[str], expected: Reading) -> None:

@@ -74,6 +74,7 @@ for most_characters in (1 << 22, 100_000):
 """
 
 
+@pytest.mark.slow
 def test_vocabulary_is_the_same_in_every_process_hash_seed_and_thread_count(tmp_path: Path) -> None:
     # Many pairs are equally frequent: by itself the trainer gives another vocabulary in most runs.
     draw = np.random.default_rng(2)

@@ -8,12 +8,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from model import BertConfig, BertForPreTraining
 from pretrain.build import make_data
 from pretrain.engine.batches import Position, moved
-from pretrain.engine.device import Precision, fastest_precision, has_foreach_kernels, pays, steps_behind
+from pretrain.engine.device import Precision, fastest_precision, find_device, has_foreach_kernels, pays, steps_behind
 from pretrain.engine.distributed import World
 from pretrain.engine.optimizer import Optimizer, clip
 from pretrain.objectives import make_objective
 from pretrain.resolve import resolve
-from pretrain.settings import PretrainSettings
+from pretrain.settings import PretrainError, PretrainSettings
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda"])
@@ -67,6 +67,14 @@ def test_products_are_computed_in_the_precision(name, dtype):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
     with Precision("cpu", "fp32")():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_gpu_is_found_by_its_own_names_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for wanted in ("cuda:1", "gpu", torch.device("cuda", 1)):
+        with pytest.raises(PretrainError, match="is not there on this machine: use one of cpu, cuda"):
+            find_device(wanted)
+    assert {find_device(wanted) for wanted in ("auto", "cuda:0", torch.device("cuda"))} == {"cuda"}
 
 
 def test_a_gpu_is_read_a_step_later_than_the_others():
