@@ -14,17 +14,8 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.text.cells import is_text
 
-from .rows import (
-    BUILTIN,
-    BadRows,
-    Columns,
-    Example,
-    columns_of_file,
-    columns_of_further_file,
-    named_columns,
-    read_rows,
-    table_rows,
-)
+from .columns import columns_of_file, columns_of_further_file, named_columns
+from .rows import BUILTIN, BadRows, Columns, Example, read_rows, table_rows
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tasks.selection import task_of

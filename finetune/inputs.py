@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 from data_prep.text.lines import Meter, check_encoding, text_lines
 from data_prep.text.sources import Source, resolve
 
+from .columns import find_columns
 from .output import check_output
-from .rows import BadRows, Columns, Example, Labels, example_of, find_columns, rows_of
+from .rows import BadRows, Columns, Example, Labels, example_of, rows_of
 from .settings import FinetuneError, LongText
 
 # Rows held at a time: enough to put similar lengths together, few enough for a flat memory.

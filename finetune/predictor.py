@@ -20,8 +20,9 @@ from pretrain.engine.folder import require_embeddings
 from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
+from .columns import find_columns
 from .parallel import in_parallel, tokens_at_once
-from .rows import Columns, Example, find_columns, refuse_table
+from .rows import Columns, Example, refuse_table
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
 from .tasks.classification import Classification

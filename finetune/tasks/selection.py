@@ -10,8 +10,9 @@ from data_prep.durable import read_object
 from data_prep.text.cells import parsed_cell, usual_column
 
 from ..choices import usual_choices
+from ..columns import find_columns, named_columns
 from ..questions.answers import are_answers
-from ..rows import BUILTIN, Columns, find_columns, listed, named_columns, table_rows
+from ..rows import BUILTIN, Columns, listed, table_rows
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task
 from .classification import Classification

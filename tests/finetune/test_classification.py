@@ -14,7 +14,8 @@ from transformers import BertForSequenceClassification as TheirClassifier
 
 from data_prep.errors import PrepError
 from finetune.batches import BatchMaker, TextStream, encode
-from finetune.rows import BadRows, Columns, Example, columns_of_file, find_columns, read_rows, table_rows
+from finetune.columns import columns_of_file, find_columns
+from finetune.rows import BadRows, Columns, Example, read_rows, table_rows
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification, ClassificationObjective, balanced_weights, label_names
 from model import BertForPreTraining

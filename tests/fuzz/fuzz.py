@@ -35,7 +35,8 @@ from data_prep.prepared import MANIFEST, PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.corpus import Corpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
-from finetune.rows import BadRows, Columns, columns_of_file, read_rows
+from finetune.columns import columns_of_file
+from finetune.rows import BadRows, Columns, read_rows
 from finetune.tasks.classification import Classification, label_names
 from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError
 
