@@ -273,6 +273,7 @@ def test_nothing_is_written_outside_the_folder(corpus, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"here", "out"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "document", "line", "characters"),
     [

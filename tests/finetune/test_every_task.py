@@ -80,6 +80,7 @@ def results_of(folder):
     return {key: value for key, value in found.items() if key != "seconds"}
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not(given, tmp_path, monkeypatch):
     assert main(given("whole")) == 0
     step, calls = loop.step, []

@@ -662,6 +662,7 @@ def test_a_saved_data_set_is_read(tmp_path):
     assert read(f"hub:{tmp_path / 'saved'}:b") == [['Third, with "quotes"']]
 
 
+@pytest.mark.slow
 def test_the_built_in_corpus_is_paragraphs(monkeypatch):
     from data_prep.text import builtin
 
@@ -706,6 +707,7 @@ def large(text: str) -> str:
     return text * (LARGE_FILE // len(text) + 1)
 
 
+@pytest.mark.slow
 def test_each_large_file_has_its_own_rules_and_they_are_said(tmp_path):
     """What is read rightly alone is read alike beside others."""
     words = "the patient was seen again on the next day and the wound was found to be clean"

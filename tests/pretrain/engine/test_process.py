@@ -34,6 +34,7 @@ print(pages_a_page_of_tensors())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
 def test_freed_tensors_are_used_again_until_their_memory_is_given_back():
     command = [sys.executable, "-c", PROGRAM]
