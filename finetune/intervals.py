@@ -31,7 +31,7 @@ def groups_of(examples: Sequence[Example]) -> np.ndarray:
 
 class Resamples:
     """Groups drawn with replacement, as many as there are, each with all of its texts (Efron 1979; Davison and Hinkley
-    1997, section 3.8): int64 arrays of the texts' numbers, drawn anew, and the same, each time they are gone through.
+    1997, section 3.8): int64 arrays of the texts' numbers. Each pass over them draws the same ones again.
 
     Args:
         groups: int64 [n], numbered from 0 without gaps.
