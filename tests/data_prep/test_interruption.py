@@ -319,7 +319,6 @@ def num_waits(corpus, tmp_path_factory):
     return never - int(done.stdout.rpartition("left ")[2])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wait", [1, 6, 40, -1, 0])
 def test_killed_at_any_wait_for_the_disk_it_ends_the_same(wait, corpus, tmp_path, undisturbed, num_waits):
     """The last two waits are for the manifest: for its bytes, before it has its name, and for its name."""

@@ -62,7 +62,6 @@ def test_two_processes_of_which_one_is_killed(job, finished_by_two, tmp_path):
     assert differences(out, finished_by_two) == []
 
 
-@pytest.mark.slow
 def test_a_fine_tuning_killed_in_its_second_seed(finetune_job, finetuned, tmp_path):
     out = tmp_path / "out"
     kills = killed_run(finetune_job, out, [Moment("write", 18, 0.002)], tmp_path / "log", Job.fork)

@@ -78,7 +78,6 @@ def test_the_second_sigterm_ends_the_process_at_once(job, tmp_path):
         assert life.wait(1) == -signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_a_terminal_that_is_closed_costs_nothing(job, finished, tmp_path):
     out = tmp_path / "out"
     seen = Seen(out, job)
