@@ -465,6 +465,21 @@ def test_a_corpus_around_the_run_does_not_read_it(corpus_file, tmp_path, monkeyp
     assert json.loads(Path("runs/all/results.json").read_text())["prepared"] == first
 
 
+def test_a_run_shows_no_text_any_more_where_its_prepared_corpus_was_removed(corpus_file, tmp_path, capsys):
+    """What is prepared holds a report with text until then."""
+    out = tmp_path / "run"
+    given = [f"--corpus={corpus_file}", "--preset=tiny", "--sequence-length=48", "--batch-size=8", "--device=cpu"]
+    given += ["--workers=1", f"--out={out}"]
+    assert main([*given, "--budget=2steps"]) == 0
+    capsys.readouterr()
+    assert main([*given, "--budget=3steps", "--show-text=no"]) == 2
+    assert "show_text: not set before, no now): give another --out, or remove that folder" in capsys.readouterr().err
+    shutil.rmtree(out / "prepared")
+    assert main([*given, "--budget=3steps", "--show-text=no"]) == 0
+    assert "Going on from" in capsys.readouterr().out
+    assert yaml.safe_load((out / "settings.yaml").read_text())["show_text"] == "no"
+
+
 def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = [f"--corpus={corpus_file}", "--preset=tiny", "--sequence-length=48", "--batch-size=8", "--device=cpu"]
