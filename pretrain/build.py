@@ -114,8 +114,8 @@ def make_model(
         objective.start(model, learned - {"mlm"} if has_new_head else learned)
         if (Path(folder) / "modules.json").exists():
             # Of sentence-transformers.
-            print(f"{folder} says how its vectors become one of a text. The model of this run does not: give "
-                  "finetune.embed its --pooling.", flush=True)  # fmt: skip
+            print(f"{folder} says how its vectors become one of a text. The model of this run does not: where that is "
+                  "not their mean, give finetune.embed its --pooling.", flush=True)  # fmt: skip
         if has_new_head:
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
         return model

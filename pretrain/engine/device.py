@@ -19,8 +19,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 def find_device(wanted: str | torch.device) -> str:
     """The device for `--device`, "cpu", "cuda" or "mps"; raises PretrainError if it is not there."""
-    # The first GPU has two names.
-    wanted = str(wanted).removesuffix(":0")
+    wanted = str(wanted)
+    if wanted.startswith("cuda:") and is_there("cuda") and wanted == f"cuda:{torch.cuda.current_device()}":
+        # The GPU that this process computes on has two names.
+        wanted = "cuda"
     if wanted == "auto":
         return "cuda" if is_there("cuda") else "cpu"
     if not is_there(wanted):

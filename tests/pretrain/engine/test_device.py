@@ -69,12 +69,14 @@ def test_products_are_computed_in_the_precision(name, dtype):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-def test_a_gpu_is_found_by_its_own_names_alone(monkeypatch):
+@pytest.mark.parametrize("own", [0, 1])
+def test_the_gpu_of_the_process_is_found_by_its_own_names_alone(own, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for wanted in ("cuda:1", "gpu", torch.device("cuda", 1)):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: own)
+    for wanted in (f"cuda:{1 - own}", "gpu", torch.device("cuda", 1 - own)):
         with pytest.raises(PretrainError, match="is not there on this machine: use one of cpu, cuda"):
             find_device(wanted)
-    assert {find_device(wanted) for wanted in ("auto", "cuda:0", torch.device("cuda"))} == {"cuda"}
+    assert {find_device(wanted) for wanted in ("auto", f"cuda:{own}", torch.device("cuda"))} == {"cuda"}
 
 
 def test_a_gpu_is_read_a_step_later_than_the_others():
