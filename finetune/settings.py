@@ -83,7 +83,7 @@ class FinetuneSettings(LoopSettings):
     metric: str = "auto"
     """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
     macro_f1, micro_f1 of labels, strict_f1 of entities, f1 of answers, loss of numbers, accuracy of choices and of the
-    tags of words."""
+    tags of words; of vectors spearman where pairs have scores, else mrr."""
     positive: str | None = None
     """Of two classes the one that is looked for. Not given: the rarer one in --train."""
     operating_point: str | None = None

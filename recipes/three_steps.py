@@ -2,8 +2,9 @@
 
     python recipes/three_steps.py --general wikipedia/ --domain notes/ --train labels.csv --test test.csv
 
-In the third step alone each layer learns at 1/2.6 of the rate of the one above it, one more layer begins to learn in
-each epoch, from the top, and the rate rises over a tenth of the budget and falls over the rest (sections 3.2 and 3.3).
+In the third step alone each layer learns at 1/2.6 of the rate of the one above it, and one more layer begins to learn
+in each epoch, from the top. In all three the rate rises over a tenth of the budget and falls over the rest (sections
+3.2 and 3.3).
 Given again, the command goes on where it was stopped; a step that is finished is not repeated.
 
 Hardware: 2 CPU cores with bf16. Time: an hour and a half, and the epochs of the labelled rows. Result: not measured.
