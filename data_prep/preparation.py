@@ -346,7 +346,7 @@ class Preparation:
                 "which leaves nothing to learn from: give another --validation-corpus, or none"
             )
         self.note(
-            f"Read {count:,} documents, {documents.bytes / 1e6:,.1f} MB of text; {documents.num_duplicates:,} exact "
+            f"Read {count:,} documents, {documents.bytes / 1e6:,.2f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
         if cuts := sum(corpus.cuts for corpus in self._opened):

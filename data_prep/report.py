@@ -103,6 +103,7 @@ def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokeni
         "vocab_size": tokenizer.vocab_size,
         "tokens_per_word": tokens / max(1, words),
         "unk_rate": float(train.counts[tokenizer.unk_id] / max(1, tokens)),
+        "held_out_unk_rate": float(validation.counts[tokenizer.unk_id] / validation.counts.sum()),
         "rare_entries": sum(
             len(entry.removeprefix("##")) > 1 and count < _RARE and entry not in SPECIAL_TOKENS
             for entry, count in zip(tokenizer.vocabulary, train.counts.tolist(), strict=True)
@@ -135,6 +136,11 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
         if is_vocabulary_given:
             remedy = "the vocabulary lacks characters of this text: --extend-vocab adds frequent ones"
         found.append(f"{unknown:.2%} of the tokens are [UNK]: {remedy}.")
+    if text["held_out_unk_rate"] > text["unk_rate"] + 0.01:
+        found.append(
+            f"{text['held_out_unk_rate']:.0%} of the held-out tokens are [UNK], far more than of the others, so an "
+            "evaluation says little: give a --validation-corpus in the characters of the text that is learned from."
+        )
     if corpus["duplicates"] > 0.1 * corpus["documents"]:
         share = corpus["duplicates"] / corpus["documents"]
         found.append(f"{share:.0%} of the documents were exact duplicates and were dropped: was a file given twice?")
@@ -313,6 +319,7 @@ def markdown(facts: dict) -> str:
         ("vocabulary", f"{text['vocab_size']:,}"),
         ("tokens a word", f"{text['tokens_per_word']:.2f}"),
         ("[UNK] rate", f"{text['unk_rate']:.3%}"),
+        ("[UNK] rate of the held-out text", f"{text['held_out_unk_rate']:.3%}"),
         ("unigram entropy (MLM baseline), nats", f"{text['unigram_entropy']:.2f}"),
         (f"held-out tokens in runs of {RUN} that stand in train too", f"{copied['tokens']:,} ({copied['share']:.1%})"),
         (f"examples an epoch at length {pairs['sequence_length']}", f"{pairs['examples']:,}"),

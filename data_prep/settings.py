@@ -7,6 +7,8 @@ from typing import ClassVar, Literal, Self
 from .errors import PrepError
 
 LONGEST_SEQUENCE = 8192
+# No text of any language has so many entries, and a tokenizer takes memory for as many as it may get.
+_LARGEST_VOCABULARY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,17 @@ class PrepSettings:
     """Processes that encode. auto: one a core of this machine. The result does not depend on it."""
 
     def __post_init__(self):
-        if isinstance(self.vocab_size, int) and (self.vocab_size < 128 or self.vocab_size % 64):
-            near = max(128, round(self.vocab_size / 64) * 64)
-            raise PrepError(f"--vocab-size {self.vocab_size} is not a multiple of 64 from 128 on: use {near}")
+        if isinstance(self.vocab_size, int):
+            near = min(max(128, round(self.vocab_size / 64) * 64), _LARGEST_VOCABULARY)
+            if self.vocab_size != near:
+                raise PrepError(f"--vocab-size {self.vocab_size} is not a multiple of 64 from 128 to "
+                                f"{_LARGEST_VOCABULARY:,}: use {near}")  # fmt: skip
         if self.tokenizer is not None:
             default = PrepSettings()
             names = ("vocab_size", "lowercase", "strip_accents", *(() if self.extend_vocab else ("min_documents",)))
             for name in names:
                 if getattr(self, name) != getattr(default, name):
-                    option = name.replace("_", "-")
+                    option = "no-lowercase" if name == "lowercase" else name.replace("_", "-")
                     raise PrepError(f"--{option} cannot be combined with --tokenizer, which brings its own: drop one")
         if self.validation_corpus and self.group_by != "auto":
             raise PrepError(

@@ -229,8 +229,9 @@ def seeds_decided_on(folder: str | Path) -> list[str]:
         return models
     named = {Path(model).parent.name: model for model in models}
     if missing := [name for name in map(str, found["seeds"]) if name not in named]:
-        raise FinetuneError(f"{Path(folder) / missing[0]} is not there, or not finished: give the command of the "
-                            "fine-tuning again")  # fmt: skip
+        raise FinetuneError(f"{Path(folder) / missing[0]} is not there, or not whole: remove "
+                            f"{Path(folder) / 'results.json'}, and give the command of the fine-tuning again, which "
+                            "trains this seed")  # fmt: skip
     return [named[str(name)] for name in found["seeds"]]
 
 

@@ -197,6 +197,9 @@ class SeedTraining:
             raise FinetuneError(f"{path} is damaged: remove {self.out} to train this seed again")
         if found["data"] != self.material.digest:
             raise FinetuneError(f"{self.out} {_ANOTHER_RUN}")
+        if not (self.out / "model").is_dir():
+            say(f"The model of {self.out} was removed: this seed is trained again.")
+            return None
         # A run that ended right after its results were written has left them.
         self._clear_away()
         say(f"{self.out} is finished.")

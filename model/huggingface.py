@@ -134,7 +134,7 @@ class PretrainedModel(nn.Module):
         # A class without a classifier writes none of its layers, and transformers can open the folder.
         config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
         text = json.dumps(config.to_dict(self.architecture()), indent=2, sort_keys=True) + "\n"
-        _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
+        _replace(folder / "model.safetensors", lambda path: save_tensors(tensors, path))
         _replace(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
 
@@ -271,6 +271,14 @@ def _fill(model: PretrainedModel, stored: StoredWeights) -> None:
     for name, parameter in model.training_only_parameters().items():
         module, _, kind = name.rpartition(".")
         initialise_parameter(model.get_submodule(module), kind, parameter, model.config.initializer_range)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file with the permissions that new files have: the library gives it to its owner alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, {"format": "pt"})
+    path.chmod(mode)
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .batch import PackedBatch, PaddingLayout, gathered
 from .config import ModelError
-from .huggingface import PretrainedModel, read_config, read_config_values
+from .huggingface import CONFIG_FILE, PretrainedModel, read_config, read_config_values
 from .outputs import EncoderOutput, LogitsOutput
 from .some_rows import SomeRows, learning
 from .weights import StoredWeights, open_safetensors
@@ -94,6 +94,9 @@ class WrappedModel(PretrainedModel):
         whole = {f"{name}.weight": part.whole() for name, part in parts if isinstance(part, SomeRows)}
         with _quiet(transformers_for(self.theirs.config.model_type)):
             self.theirs.save_pretrained(folder, state_dict=self.theirs.state_dict() | whole)
+        # Those of its owner alone otherwise (see `save_tensors`).
+        for path in Path(folder).glob("*.safetensors"):
+            path.chmod((Path(folder) / CONFIG_FILE).stat().st_mode)
 
     @property
     def classifier(self) -> nn.Module:

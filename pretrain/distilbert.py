@@ -64,7 +64,7 @@ def to_distilbert(folder: str | Path, out: str | Path) -> None:
         PretrainError, PrepError: the folder holds no BERT with an MLM head, or one that DistilBERT cannot be, or `out`
             is there already.
     """
-    from safetensors.torch import save_file
+    from model.huggingface import save_tensors
 
     from .engine.checkpoint import num_bytes
     from .engine.folder import whole_folder
@@ -74,7 +74,7 @@ def to_distilbert(folder: str | Path, out: str | Path) -> None:
     model, tokenizer = open_bert(folder), WordPieceTokenizer.load(folder)
     tensors = renamed(model)
     with whole_folder(Path(out), num_bytes(tensors.values())) as temporary:
-        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        save_tensors(tensors, temporary / "model.safetensors")
         write_text(temporary / "config.json", json.dumps(config_of(model.config), indent=2, sort_keys=True) + "\n")
         tokenizer.save(temporary, model.config.max_position_embeddings)
         without_types(temporary / "tokenizer_config.json")

@@ -348,7 +348,9 @@ class Pretraining:
         return run
 
     def _progress(self, state: dict) -> Progress:
-        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0))
+        has_grown = bool(state) and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]
+        ended_at = state["counters"]["step"] if has_grown else None
+        metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0), ended_at)
         weights = {part.name: part.weight for part in self.objective.parts}
         return Progress(metrics, self.settings.log_every, self.objective.summary, self._after_evaluation, weights)
 

@@ -260,7 +260,8 @@ def _settings(prepared: dict, settings: PretrainSettings, objective: Pretraining
         chosen |= {"pair_weight": part.weight, "pair_rate": part.rate}
     chosen |= {name: getattr(settings, name) for name in _OF_A_TEACHER} if settings.teacher else {}
     chosen = {name: ", ".join(map(str, given)) if isinstance(given, tuple) else given for name, given in chosen.items()}
-    return chosen | {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
+    chosen |= {name: prepared["identity"].get(name, default) for name, default in _OF_THE_CORPUS.items()}
+    return {name: "none" if given is None else given for name, given in chosen.items()}
 
 
 def _indexed(objective: PretrainingObjective, found: dict) -> list[tuple[str, float]]:

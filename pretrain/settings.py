@@ -285,7 +285,7 @@ class PretrainSettings(LoopSettings):
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.
                 if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
-                    option = setting.name.replace("_", "-")
+                    option = "no-lowercase" if setting.name == "lowercase" else setting.name.replace("_", "-")
                     raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
             raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")

@@ -52,6 +52,8 @@ def check_encoding(encoding: str) -> None:
 def _is_text_encoding(name: str) -> bool:
     try:
         "".encode(name)
+        # The one of internet names takes no errors.
+        b" ".decode(name, "replace")
         codecs.getincrementaldecoder(name)
     except (LookupError, UnicodeError):
         return False

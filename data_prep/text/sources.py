@@ -125,6 +125,8 @@ def resolve(
             continue
         if path.startswith("hub:"):
             place = path.removeprefix("hub:")
+            if not split_name(place)[0]:
+                raise PrepError("hub: names no data set; give hub:owner/name.")
             name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
             sources.setdefault(path, Source(name, place, "hub"))
             continue

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from data_prep.console.screen import say
 from data_prep.durable import Damaged, check_files, file_facts, read_object, read_sealed, remove_folder, write_sealed
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
-from model.huggingface import PretrainedModel
+from model.huggingface import PretrainedModel, save_tensors
 
 from .folder import whole_folder
 from .optimizer import Optimizer
@@ -66,9 +66,10 @@ class Checkpoints:
         with whole_folder(self.path(step), size) as folder:
             save_model_folder(model, self.tokenizer, folder)
             (folder / _STATE).mkdir()
-            save_file(tensors, folder / _STATE / "optimizer.safetensors")
+            save_tensors(tensors, folder / _STATE / "optimizer.safetensors")
             if heads := model.training_only_parameters():
-                save_file({name: p.detach().cpu().contiguous() for name, p in heads.items()}, folder / _STATE / _HEADS)
+                values = {name: p.detach().cpu().contiguous() for name, p in heads.items()}
+                save_tensors(values, folder / _STATE / _HEADS)
             text = json.dumps({"format": FORMAT, **state}, indent=2) + "\n"
             (folder / _STATE / "state.json").write_text(text, encoding="utf-8")
             files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -22,18 +22,24 @@ class MetricsFile:
     Args:
         num_bytes: how much of the file found is kept; rows written after the checkpoint a run goes on from are not.
             Rows in it that are damaged are left out, and that is said.
+        ended_at: the step at which a run ended that has a larger budget now: its last evaluation, which came behind its
+            last checkpoint, is kept.
     """
 
-    def __init__(self, path: Path, num_bytes: int = 0):
+    def __init__(self, path: Path, num_bytes: int = 0, ended_at: int | None = None):
         self.path = path
-        kept = path.read_bytes()[:num_bytes] if path.exists() else b""
-        rows = b"".join(line for line in kept.splitlines(keepends=True) if _is_row(line))
-        if len(rows) < num_bytes:
+        found = path.read_bytes() if path.exists() else b""
+        rows = [line for line in found[:num_bytes].splitlines(keepends=True) if _row(line) is not None]
+        if sum(map(len, rows)) < num_bytes:
             say(f"{path} is not as it was when the checkpoint was written: rows are missing.")
-        if rows != kept:
-            write_text(path, rows.decode())
+        for line in found[num_bytes:].splitlines(keepends=True)[:1]:
+            row = _row(line) or {}
+            rows += [line] * ("validation" in row and row.get("step") == ended_at)
+        kept = b"".join(rows)
+        if not found.startswith(kept):
+            write_text(path, kept.decode())
         with open(path, "ab") as file:
-            file.truncate(len(rows))
+            file.truncate(len(kept))
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row."""
@@ -49,11 +55,13 @@ class MetricsFile:
         return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
 
 
-def _is_row(line: bytes) -> bool:
+def _row(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None if it is damaged."""
     try:
-        return line.endswith(b"\n") and isinstance(json.loads(line.decode()), dict)
+        row = json.loads(line.decode())
     except ValueError:
-        return False
+        return None
+    return row if line.endswith(b"\n") and isinstance(row, dict) else None
 
 
 class Progress:

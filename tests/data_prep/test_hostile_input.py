@@ -163,6 +163,7 @@ CASES = {
     "an encoding that is none": Case(
         text(articles()), {"encoding": "undefined"}, refused=('"undefined" is not a text encoding', "--encoding")
     ),
+    "an encoding of names": Case(text(articles()), {"encoding": "idna"}, refused=('"idna" is not a text encoding',)),
     "an encoding for parquet": Case(
         table(text=[article(n) for n in range(12)]),
         {"encoding": "cp1252"},

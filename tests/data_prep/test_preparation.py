@@ -183,6 +183,18 @@ def test_of_options_each_acts_on_one_of_the_two_corpora(corpus, tmp_path):
     assert facts["bad_rows"] == 3 and any("A document is a row" in sentence for sentence in facts["rules"])
 
 
+def test_held_out_text_in_other_characters_is_said(corpus, tmp_path):
+    (tmp_path / "held.txt").write_text("심장은 뛴다 .\nthe rate of the patient\n\nεγώ the\n")
+    found = prepare(
+        settings(corpus / "a.txt", validation_corpus=(str(tmp_path / "held.txt"),)), EXAMPLES, tmp_path / "o"
+    )
+    ids = np.concatenate([shard.ids for shard in found.validation])
+    text = json.loads((found.folder / "prep_report.json").read_text())["text"]
+    assert text["held_out_unk_rate"] == (ids == found.tokenizer.unk_id).mean() > 0.1 > text["unk_rate"]
+    share = f"{text['held_out_unk_rate']:.0%}"
+    assert f"{share} of the held-out tokens are [UNK]" in (found.folder / "prep_report.md").read_text()
+
+
 def test_words_are_counted_by_groups_beside_a_validation_corpus_without_them(tmp_path):
     rng = random.Random(2)
     rows = [{"text": f"{sentence(rng)} {sentence(rng)}", "patient": f"p{number % 30}"} for number in range(150)]

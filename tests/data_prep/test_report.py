@@ -19,7 +19,7 @@ SOUND = {
         "settings": {"group_column": None},
     },
     "train": {"tokens": 5_000_000, "sentences": 200_000, "documents": 90},
-    "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005},
+    "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005, "held_out_unk_rate": 0.001},
     "pairs": {
         "next": 500,
         "random": 500,
@@ -53,6 +53,7 @@ def test_sound_text_is_left_alone():
     (changed("pairs", unlabelled=300), "30% of the examples carry no next-sentence label; most frequent reason: the"),
     (changed("pairs", unlabelled=300, unlabelled_because=NO_ROOM), "no neighbour fits. Their words are learned all"),
     (changed("text", unk_rate=0.002), "0.20% of the tokens are [UNK]"),
+    (changed("text", held_out_unk_rate=0.3), "30% of the held-out tokens are [UNK], far more than of the others"),
     (changed("corpus", duplicates=20), "20% of the documents were exact duplicates"),
     (changed("copied", share=0.3), "30% of the held-out tokens stand in runs of 16 and more"),
     (changed("pairs", sentences_cut=30_000), "15% of the sentences are longer"),

@@ -350,9 +350,18 @@ def test_the_mean_of_the_seeds_is_measured_and_predicts(encoder, files, tmp_path
     # While a run is given more seeds, they are not asked with what was decided without them.
     shutil.copytree(out / "seed-3", out / "seed-4")
     assert len(Ensemble(out).seeds) == 3
-    shutil.rmtree(out / "seed-2")
-    with pytest.raises(FinetuneError, match="seed-2 is not there"):
+    shutil.rmtree(out / "seed-4")
+    # What was removed is trained again where that is asked for.
+    whole = (out / "seed-1" / "model" / "model.safetensors").read_bytes()
+    for folder in (out / "seed-1" / "model", out / "seed-2"):
+        shutil.rmtree(folder)
+    with pytest.raises(FinetuneError, match="seed-1 is not there, or not whole: remove .*run/results.json, and give"):
         Ensemble(out)
+    (out / "results.json").unlink()
+    assert main([*given, *(f"--{name}={path}" for name, path in files.items())]) == 0
+    assert (out / "seed-1" / "model" / "model.safetensors").read_bytes() == whole
+    predicted.unlink()
+    assert predict([*asked, "--ensemble"]) == 0 and [json.loads(line) for line in open(predicted)] == found
     (out / "ensemble.json").write_text('{"decision": {}}')
     assert len(Ensemble(out).seeds) == 3
     with pytest.raises(FinetuneError, match="no finished run of several seeds"):

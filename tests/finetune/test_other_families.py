@@ -289,6 +289,7 @@ def test_a_new_head_is_that_of_the_seed_and_the_encoder_that_of_the_folder(folde
     assert differ
     # A head that was trained for a task is not gone on with, whatever its size; opened as it is, it is there.
     save_model_folder(first, open_tokenizer(folder), tmp_path)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
     new = task.build_model(FinetuneSettings(model=str(tmp_path)), 2)
     assert not torch.equal(last_layer(new).weight, last_layer(first).weight)
     assert torch.equal(last_layer(task.open_model(tmp_path)).weight, last_layer(first).weight)

@@ -48,6 +48,14 @@ MISTAKES = {
         ["16384", "--vocab-size", "auto"],
     ),
     "vocabulary not a multiple": (lambda f: [f"--corpus={text_file(f)}", "--vocab-size=30522"], ["30528"]),
+    "vocabulary of a thousand million": (
+        lambda f: [f"--corpus={text_file(f)}", "--vocab-size=1000000000"],
+        ["from 128 to 1,048,576: use 1048576"],
+    ),
+    "letters beside a tokenizer": (
+        lambda f: [f"--corpus={text_file(f)}", f"--tokenizer={f}", "--no-lowercase"],
+        ["--no-lowercase cannot be combined with --tokenizer"],
+    ),
     "unknown language": (lambda f: [f"--corpus={text_file(f)}", "--language=enx"], ["--language", "en"]),
     "unknown encoding": (lambda f: [f"--corpus={text_file(f)}", "--encoding=utf8x"], ["utf8x"]),
     "one sentence": (lambda f: [f"--corpus={text_file(f, content=SENTENCE.encode())}"], ["notes.txt"]),

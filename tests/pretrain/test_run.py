@@ -44,6 +44,13 @@ def finished(prepared, tmp_path_factory):
     return out
 
 
+def test_files_have_the_permissions_of_new_files(finished, tmp_path):
+    (tmp_path / "new").touch()
+    assert {path.stat().st_mode for path in finished.rglob("*.*") if path.is_file()} == {
+        (tmp_path / "new").stat().st_mode
+    }
+
+
 def test_the_folder_holds_what_is_promised(finished):
     names = {path.name for path in finished.iterdir()} - {".lock"}
     assert names == {"settings.yaml", "checkpoints", "final", "metrics.jsonl", "curves.png", "results.json"}
@@ -183,8 +190,8 @@ def test_a_larger_budget_goes_on_and_is_evaluated_on_the_way(prepared, tmp_path,
     assert "The budget has grown" in printed and "at once that of the larger budget: 27.5%" in printed
     assert json.loads((out / "results.json").read_text())["steps"] == 16
     assert [row["step"] for row in rows(out) if "validation" not in row] == [4, 8, 12, 16]
-    # The final evaluation of the shorter run came after its last checkpoint.
-    assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 12, 16]
+    # The final evaluation of the shorter run came after its last checkpoint, and is kept.
+    assert [row["step"] for row in rows(out) if "validation" in row] == [2, 4, 6, 8, 12, 16]
     assert shares == [0.25, 0.5, 0.75, 1.0, 0.75, 1.0]
 
 

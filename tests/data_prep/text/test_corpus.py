@@ -566,6 +566,7 @@ def test_a_data_set_folder_is_read_without_a_network(tmp_path):
     assert (corpus.total_bytes, corpus.bad_rows.count, corpus.digest()) == (0, 1, corpus.digest())
     refused(f"hub:{tmp_path / 'set'}:test", 'hub:set:test has no split "test"; write one of train')
     refused(f"hub:{tmp_path / 'nothing'}", "nothing cannot be opened")
+    refused("hub:", "hub: names no data set")
 
 
 def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
