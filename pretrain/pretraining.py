@@ -39,7 +39,7 @@ from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
 from .phases import make_phases, with_batch_size, with_weight_decay
-from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large
+from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large, too_many
 from .resolve import EARLIER, MAY_DIFFER, compiles, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
@@ -377,9 +377,13 @@ class Pretraining:
         )
         say(f"{self.machine}.")
         tokens = self.prepared.manifest["train"]["tokens"]
-        for warning in (None if settings.starts_from else too_large(parameters, tokens), busy(settings)):
-            if warning:
-                say(warning)
+        warnings = (
+            None if settings.starts_from else too_large(parameters, tokens),
+            too_many(settings, tokens),
+            busy(settings),
+        )
+        for warning in filter(None, warnings):
+            say(warning)
         if run.world.size > 1:
             say(f"{run.world.size} processes share each step.")
         if run.schedule.restart and run.schedule.restart == run.amount_used():

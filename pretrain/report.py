@@ -141,6 +141,23 @@ def too_large(parameters: int, tokens: int) -> str | None:
     )
 
 
+def too_many(settings: PretrainSettings, tokens: int) -> str | None:
+    """A sentence where a step reads more than all of the text.
+
+    Args:
+        settings: with batch sizes.
+        tokens: of the text.
+    """
+    for _, part in settings.phases:
+        size, length = part.batch_size, part.examples.longest
+        if size * length > tokens:
+            return (
+                f"Warning: a step of {size:,} examples of up to {length} tokens reads all {tokens:,} tokens of the text"
+                f" {size * length / tokens:,.1f} times: take a smaller --batch-size."
+            )
+    return None
+
+
 def too_short(steps: float, is_timed: bool) -> str | None:
     """A sentence where a budget is too small to learn anything in from nothing; a timed one has more smaller steps."""
     if steps >= _FEWEST_STEPS:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from data_prep.settings import ExampleSettings
 from pretrain.objectives import bert_objective
-from pretrain.report import Trouble, change_of_length, too_large, too_short
+from pretrain.report import Trouble, change_of_length, too_large, too_many, too_short
+from pretrain.settings import PretrainSettings
 
 
 def row(step: int, loss: float, nsp: float = 0.7, unigram: float = 6.9) -> dict:
@@ -59,6 +61,14 @@ def test_guessed_next_sentences_are_said_at_the_end_alone(accuracy, expected):
 def test_a_model_too_large_for_its_text_is_said():
     assert too_large(5_000_000, 1_000_000) is None
     assert "110,000,000 parameters for 2,000,000 tokens" in too_large(110_000_000, 2_000_000)
+
+
+def test_a_step_of_more_than_all_text_is_said():
+    settings = PretrainSettings(prepared="x", batch_size=(8, 500), examples=ExampleSettings(sequence_length=(64, 128)))
+    assert too_many(settings, 64_000) is None
+    assert "a step of 500 examples of up to 128 tokens reads all 32,000 tokens of the text 2.0 times" in too_many(
+        settings, 32_000
+    )
 
 
 def test_an_evaluation_of_other_text_is_not_compared():
