@@ -26,7 +26,7 @@ class Entries:
     ids: Tensor
     """[S] int64, ascending."""
     log_weights: Tensor
-    """[S] float32, the logarithm of how many entries each stands for; minus infinity for those that were not drawn,
+    """[S] float32, the logarithm of how many entries each stands for; the lowest number for those that were not drawn,
     which count for nothing but their own targets."""
     targets: Tensor
     """[M] int64, the places of the targets among the entries."""
@@ -79,7 +79,8 @@ def entries(weights: np.ndarray, targets: Ints) -> Entries:
     is_there[np.flatnonzero(~is_there)[:missing]] = True
     ids = np.flatnonzero(is_there)
     with np.errstate(divide="ignore"):
-        log_weights = np.log(weights[ids])
+        # No infinity, which --detect-anomaly would take for a mistake of the run; the exponential is 0 all the same.
+        log_weights = np.maximum(np.log(weights[ids]), np.finfo(np.float32).min)
     place = np.zeros(len(weights), dtype=np.int64)
     place[ids] = np.arange(len(ids))
     return Entries(torch.from_numpy(ids), torch.from_numpy(log_weights), torch.from_numpy(place[targets]))

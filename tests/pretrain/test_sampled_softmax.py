@@ -167,6 +167,15 @@ def run(prepared, out, budget, *more):
     return main([*(f"--{name}={value}" for name, value in given.items()), *more])
 
 
+def test_a_run_that_samples_is_watched_and_learns_the_same(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrain.build.DRAWN", 20)
+    weights = []
+    for more in ([], ["--detect-anomaly"]):
+        assert run(prepared, tmp_path / f"run-{len(more)}", "4steps", "--softmax=sampled", *more) == 0
+        weights.append((tmp_path / f"run-{len(more)}" / "final" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
 def test_a_run_of_an_older_version_goes_on_with_what_it_did(prepared, tmp_path):
     out = tmp_path / "run"
     assert run(prepared, out, "8steps", "--mask-share=0.15", "--softmax=full") == 0
