@@ -75,7 +75,9 @@ def measured_on(lines: list[dict]) -> list[str]:
     """The sentences below a table."""
     if not lines:
         return []
-    machines, commits = ({line[key]: None for line in lines} for key in ("machine", "commit"))
+    # A run may have moved from one to another.
+    machines = dict.fromkeys(machine for line in lines for machine in line["machine"].split("; "))
+    commits = dict.fromkeys(line["commit"] for line in lines)
     runs = [line["run"] for line in lines if line["run"] in RUNS]
     models = {model for name in runs for model in models_behind(name)}
     earlier = [*with_earlier_defaults(models, "all of ours"), *with_earlier_defaults({*runs} - models, "all")]
