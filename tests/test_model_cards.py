@@ -68,7 +68,7 @@ def test_the_page_has_results_beside_baselines_settings_and_limits(folder, name,
         assert text.lstrip().startswith("# A BERT of its own domain\n") and "Pretrained from scratch with" in text
         assert metadata["tags"] == ["bert", "fill-mask", "domain-bert"]
         assert metadata["model-index"][0]["name"] == "a BERT of its own domain"
-        assert "| min_documents | 1 |" in text and "| group_column | None |" in text
+        assert "| min_documents | 1 |" in text and "| group_column | none |" in text
 
 
 @pytest.mark.parametrize("long_text", ["head", "head-tail", "windows"])
