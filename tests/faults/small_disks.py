@@ -67,7 +67,7 @@ def story(full_at: str, disk: Path, arguments: list[str], kept: Path) -> dict:
     mount(disk, 6 if full_at == "the start" else 64)
     full = {
         "the start": contextlib.nullcontext(),
-        "a checkpoint": filled_before(checkpoint, "save_file", 2, disk),
+        "a checkpoint": filled_before(checkpoint, "save_tensors", 2, disk),
         "final": filled_before(pretraining, "save_model_folder", 1, disk),
     }[full_at]
     with full:
