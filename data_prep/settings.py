@@ -7,8 +7,13 @@ from typing import ClassVar, Literal, Self
 from .errors import PrepError
 
 LONGEST_SEQUENCE = 8192
-# No text of any language has so many entries, and a tokenizer takes memory for as many as it may get.
+# Far more than any BERT has. Training the vocabulary takes memory for each entry that is asked for.
 _LARGEST_VOCABULARY = 1 << 20
+
+
+def option_of(name: str) -> str:
+    """The option that gives a setting of the preparation another value than its default."""
+    return "no-lowercase" if name == "lowercase" else name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,9 @@ class PrepSettings:
             names = ("vocab_size", "lowercase", "strip_accents", *(() if self.extend_vocab else ("min_documents",)))
             for name in names:
                 if getattr(self, name) != getattr(default, name):
-                    option = "no-lowercase" if name == "lowercase" else name.replace("_", "-")
-                    raise PrepError(f"--{option} cannot be combined with --tokenizer, which brings its own: drop one")
+                    raise PrepError(
+                        f"--{option_of(name)} cannot be combined with --tokenizer, which brings its own: drop one"
+                    )
         if self.validation_corpus and self.group_by != "auto":
             raise PrepError(
                 "--group-by has no effect with --validation-corpus, which leaves nothing to split: drop one"

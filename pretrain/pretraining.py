@@ -279,7 +279,7 @@ class Pretraining:
         # Before any later checkpoint is removed.
         require_same_objective(newest, state, self.objective)
         before_decay = state["counters"]["before_decay"]
-        if before_decay is not None and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]:
+        if before_decay is not None and self._has_grown(state):
             earlier = self.checkpoints.newest_intact(up_to=before_decay)
             if earlier and earlier != newest:
                 self.checkpoints.remove_after(earlier)
@@ -294,13 +294,17 @@ class Pretraining:
         if state:
             before = EvaluationPlan(**state["evaluation"])
             has_moved = not budget.is_counted and self.world.from_main(lambda: not self._was_here(state))
-            if not has_moved and budget.amount <= state["schedule"]["total"]:
+            if not has_moved and not self._has_grown(state):
                 return before
         phase, settings = self.phases[-1], self.settings.phases[-1][1]
         examples = phase.examples_in(budget, settings.batch_size)
         plan = self.evaluation.plan(model, budget, examples, self.settings.evaluations)
         # Those during a run stay comparable.
         return replace(plan, during=before.during) if before else plan
+
+    def _has_grown(self, state: dict) -> bool:
+        """Whether the budget is larger than that of a checkpoint."""
+        return Budget.parse(self.settings.budget).amount > state["schedule"]["total"]
 
     def _was_here(self, state: dict) -> bool:
         """Whether the newest steps of a checkpoint were computed on a machine like this one."""
@@ -348,8 +352,7 @@ class Pretraining:
         return run
 
     def _progress(self, state: dict) -> Progress:
-        has_grown = bool(state) and Budget.parse(self.settings.budget).amount > state["schedule"]["total"]
-        ended_at = state["counters"]["step"] if has_grown else None
+        ended_at = state["counters"]["step"] if state and self._has_grown(state) else None
         metrics = MetricsFile(self.out / "metrics.jsonl", state.get("metrics_bytes", 0), ended_at)
         weights = {part.name: part.weight for part in self.objective.parts}
         return Progress(metrics, self.settings.log_every, self.objective.summary, self._after_evaluation, weights)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import ClassVar, Literal, Self
 
-from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.settings import ExampleSettings, PrepSettings, option_of
 
 from .engine.settings import LoopSettings, PretrainError
 
@@ -285,7 +285,7 @@ class PretrainSettings(LoopSettings):
             for setting in fields(PrepSettings):
                 # show_text does not change the corpus.
                 if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
-                    option = "no-lowercase" if setting.name == "lowercase" else setting.name.replace("_", "-")
+                    option = option_of(setting.name)
                     raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
             raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")

@@ -32,9 +32,10 @@ class MetricsFile:
         rows = [line for line in found[:num_bytes].splitlines(keepends=True) if _row(line) is not None]
         if sum(map(len, rows)) < num_bytes:
             say(f"{path} is not as it was when the checkpoint was written: rows are missing.")
-        for line in found[num_bytes:].splitlines(keepends=True)[:1]:
-            row = _row(line) or {}
-            rows += [line] * ("validation" in row and row.get("step") == ended_at)
+        behind = found[num_bytes:].splitlines(keepends=True)
+        row = _row(behind[0]) if behind else None
+        if row and "validation" in row and row["step"] == ended_at:
+            rows.append(behind[0])
         kept = b"".join(rows)
         if not found.startswith(kept):
             write_text(path, kept.decode())
