@@ -368,7 +368,7 @@ RUNS["public_hours_steps"] = pretraining(
 for name in ("built_in", *(f"{corpus}_10m_{seed}" for corpus in ("articles", "novels") for seed in SEEDS)):
     RUNS[f"{name}_avx2"] = replace(RUNS[name], only_on=WITHOUT_BF16)
 for name, given in NIGHTS.items():
-    RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT} --threads 1", RECIPE)
+    RUNS[name] = pretraining(f"{given} --preset mini --budget {NIGHT}", RECIPE)
 
 # What learns without a BERT is part of each of them.
 for name, texts in SETS.items():
