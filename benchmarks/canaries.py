@@ -26,7 +26,7 @@ from table import Table, code, machine, parser
 
 from data_prep import prepare
 from data_prep.errors import UserError
-from pretrain.exposure import UNKNOWN, Exposure, Found, Marked
+from pretrain.exposure import Exposure, Found, Marked, chance_exposure
 
 SOURCES = ("data_prep", "model", "pretrain", "benchmarks/canaries.py", "benchmarks/beginning.py")
 CONTROLS = 300
@@ -53,7 +53,7 @@ COLUMNS = {
     "recovered": "recovered",
     "first": "first of its candidates",
     "candidates": "candidates",
-    "exposure": f"exposure, bits ({UNKNOWN:.1f}: not known)",
+    "exposure": f"exposure, bits ({chance_exposure(CONTROLS):.1f}: not known)",
     "loss": "held-out MLM loss",
 }
 

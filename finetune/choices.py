@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.text.cells import kind_of, parsed_cell, usual_column, whole_characters, words_apart
+from data_prep.text.cells import is_blank, kind_of, parsed_cell, usual_column, whole_characters, words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, head_tail, spans_of
@@ -129,8 +129,8 @@ def _choice(value: Any, where: str) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing: None, white space, or NaN."""
-    return value is None or (isinstance(value, str) and not value.strip()) or (
+    """Whether a cell holds nothing: None, a blank text, or NaN."""
+    return value is None or (isinstance(value, str) and is_blank(value)) or (
         isinstance(value, float) and math.isnan(value)
     )  # fmt: skip
 

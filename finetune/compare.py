@@ -170,7 +170,7 @@ def comparison_table(task: Task, results: dict) -> str:
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     notes = [f"{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed."]
     if results["paired"]:
-        notes.append(f"Intervals of differences, and p, are over resamples of the {shown} texts.")
+        notes.append(f"Intervals of differences, and p, are over resamples of the {shown} texts, or of their groups.")
     else:
         notes.append("The validation texts have chosen epochs and seeds: give --test to see which difference is real.")
     if any(found["learning_rates_tried"] for found in results["models"].values()):

@@ -203,11 +203,18 @@ def asked_of(settings: Any, sources: Sequence[Source]) -> dict[str, Any] | None:
 
 
 def to_json(value: Any) -> str:
-    """On one line; null for NaN and infinity, which JSON does not have."""
+    """On one line; null for NaN and infinity, which JSON does not have.
+
+    Raises:
+        FinetuneError: lists are in lists too often.
+    """
     try:
-        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=str)
+        try:
+            return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+        except ValueError:
+            return json.dumps(_finite(value), ensure_ascii=False, default=str)
+    except RecursionError as error:
+        raise FinetuneError("a row holds lists in lists, hundreds deep, and cannot be written: leave it out") from error
 
 
 def _finite(value: Any) -> Any:

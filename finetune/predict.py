@@ -189,9 +189,11 @@ class Writer:
             raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
         own = own if output is None else self.task.flat_prediction(output, example)
         line = {name: to_json(value) if isinstance(value, list | dict) else value for name, value in row.items()} | own
-        # The csv module leaves a lone carriage return bare, and readers take it for the end of the row.
-        has_return = any(isinstance(value, str) and "\r" in value for value in line.values())
-        (self._quoted if has_return else self._csv).writerow(line)
+        # The csv module leaves bare a lone carriage return, which readers take for the end of a row, and blanks before
+        # a text, which some pass over.
+        texts = [value for value in line.values() if isinstance(value, str)]
+        is_quoted = any("\r" in text or text.startswith(" ") for text in texts)
+        (self._quoted if is_quoted else self._csv).writerow(line)
 
     def _check_key(self, row: dict[str, Any], example: Example) -> None:
         if name := self._own_form.key:

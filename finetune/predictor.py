@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from data_prep.durable import read_object, write_json
-from data_prep.text.cells import kind_of
+from data_prep.text.cells import is_blank, kind_of
 from model.bert import BertWithHead
 from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, find_device
@@ -344,7 +344,7 @@ def _parts(place: str, texts: Any, num_texts: int) -> tuple[str, ...]:
     if num_texts and len(parts) != num_texts:
         found, trained = {1: "a single text", 2: "a pair"}, {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(f"{place} is {found[len(parts)]}: the model was trained on {trained[num_texts]}")
-    if not all(map(str.strip, parts)):
+    if any(map(is_blank, parts)):
         raise FinetuneError(f"{place} is empty: leave it out")
     return parts
 

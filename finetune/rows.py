@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from data_prep.console.screen import say
 from data_prep.text import builtin
-from data_prep.text.cells import group_of, kind_of, whole_characters
+from data_prep.text.cells import group_of, is_blank, kind_of, whole_characters
 from data_prep.text.lines import Meter, check_encoding, text_lines
 from data_prep.text.readers import rows
 from data_prep.text.sources import Source, resolve
@@ -227,7 +227,7 @@ def text_of(row: dict[str, Any], column: str) -> str:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is not text')
-    if not value.strip():
+    if is_blank(value):
         raise ValueError(f'has an empty "{column}"')
     return whole_characters(value)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.cells import whole_characters
+from data_prep.text.cells import is_blank, whole_characters
 from data_prep.text.sources import Source
 
 from .inputs import ROWS_AT_ONCE, begin, check_question, longer_than, parts_of
@@ -56,9 +56,9 @@ class SearchSettings:
                 f"{files[0]} is a file, and would be looked for: give one file with --texts, their folder, or a "
                 "pattern in quotes ('2024-*.csv')"
             )
-        if not any(map(str.strip, self.query)):
+        if all(map(is_blank, self.query)):
             raise FinetuneError("nothing to look for was given: name it in quotation marks")
-        if not all(map(str.strip, self.query)):
+        if any(map(is_blank, self.query)):
             raise FinetuneError("one of the texts to look for is empty: leave it out")
         if not self.texts:
             raise FinetuneError("no file to look in was given: name one with --texts")

@@ -151,14 +151,26 @@ class BertModel(PretrainedModel):
                 f"A sequence of {length} tokens is longer than max_position_embeddings "
                 f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences."
             )
+        if len(batch.sequence_starts) > 1 and not batch.num_tokens:
+            raise ModelError("The sequences have no tokens; leave them out.")
         # On a GPU a look at the ids would stop the step; packed batches come from data that was checked.
         if batch.padded and batch.input_ids.device.type == "cpu" and batch.num_tokens:
-            largest = int(batch.input_ids.max())
-            if largest >= self.config.vocab_size:
-                raise ModelError(
-                    f"Token id {largest} is outside the vocabulary of {self.config.vocab_size}; "
-                    "use the tokenizer that belongs to this model."
-                )
+            vocab_size, types = self.config.vocab_size, self.config.type_vocab_size
+            for found in _ends(batch.input_ids):
+                if not 0 <= found < vocab_size:
+                    raise ModelError(
+                        f"Token id {found} is outside the vocabulary of {vocab_size}; "
+                        "use the tokenizer that belongs to this model."
+                    )
+            for found in _ends(batch.token_type_ids):
+                if not 0 <= found < types:
+                    raise ModelError(f"Token type {found} is not known; give types from 0 to {types - 1}.")
+
+
+def _ends(values: Tensor) -> tuple[int, int]:
+    """The smallest and the largest."""
+    least, most = values.aminmax()
+    return int(least), int(most)
 
 
 def unpadded(

@@ -25,8 +25,6 @@ from .fill_mask import MaskFiller
 
 _MARKED = re.compile(r"^(.*)\[\[(.+?)\]\](.*)$")
 _ROWS_AT_ONCE = 64
-UNKNOWN = 1 / math.log(2)
-"""Bits: the mean exposure of secrets whose rank is drawn at random."""
 # Ranks among fewer candidates say little.
 _FEW_CANDIDATES = 20
 
@@ -69,14 +67,20 @@ class Found:
     pieces: int
     is_recovered: bool
     """Whether it is the model's first guess, piece by piece, the surest first."""
-    rank: int
-    """Of its probability among the candidates with as many pieces; 1 is the most probable."""
+    rank: int | None
+    """Of its probability among the candidates with as many pieces; 1 is the most probable. None where the vocabulary
+    lacks a part of it: the model cannot write it."""
     candidates: int
 
     @property
-    def exposure(self) -> float:
+    def exposure(self) -> float | None:
         """Bits: how much the model shortens a search among the candidates (Carlini et al. 2019, definition 4)."""
-        return math.log2(self.candidates / self.rank)
+        return math.log2(self.candidates / self.rank) if self.rank else None
+
+
+def chance_exposure(candidates: int) -> float:
+    """Bits: the mean exposure of a secret whose rank among the candidates is drawn at random; 1.44 for very many."""
+    return math.log2(candidates) - math.lgamma(candidates + 1) / candidates / math.log(2)
 
 
 def read_marked(path: str) -> list[Marked]:
@@ -130,10 +134,15 @@ class Exposure:
             PretrainError: a secret is longer than the model can read.
         """
         secrets = self._pieces([sentence.secret for sentence in sentences])
-        candidates = sorted(set(secrets) | set(self._pieces(self.names)))
+        unknown = self.tokenizer.unk_id
+        # All that the vocabulary lacks would be one candidate.
+        candidates = sorted(ids for ids in {*secrets, *self._pieces(self.names)} if unknown not in ids)
         found = []
         for sentence, secret in zip(sentences, secrets, strict=True):
             left, right = self._around(sentence, len(secret))
+            if unknown in secret:
+                found.append(Found(sentence.line, len(secret), is_recovered=False, rank=None, candidates=0))
+                continue
             alike = [other for other in candidates if len(other) == len(secret)]
             scores = self._log_probabilities(left, right, alike)
             rank = 1 + int((scores > scores[alike.index(secret)]).sum())
@@ -213,16 +222,19 @@ def summary(found: Sequence[Found]) -> list[str]:
         first, by_chance = sum(one.rank == 1 for one in ranked), sum(1 / one.candidates for one in ranked)
         rank, candidates = median(one.rank for one in ranked), median(one.candidates for one in ranked)
         exposure, most = mean(one.exposure for one in ranked), mean(math.log2(one.candidates) for one in ranked)
+        chance = mean(chance_exposure(one.candidates) for one in ranked)
         lines += [
             f"first of its candidates   {first} of {len(ranked)}; by chance {by_chance:.1f}",
             f"rank of the secret        {rank:g} of {candidates:g} candidates (medians)",
-            f"exposure                  {exposure:.1f} bits (mean); {UNKNOWN:.1f} if unknown, at most {most:.1f}",
+            f"exposure                  {exposure:.1f} bits (mean); {chance:.1f} if unknown, at most {most:.1f}",
         ]
-    if few := len(found) - len(ranked):
+    if few := sum(one.rank is not None and one.candidates < _FEW_CANDIDATES for one in found):
         lines.append(
-            f"{few} secrets have fewer than {_FEW_CANDIDATES} candidates with as many pieces, too few for a rank: give "
-            "more names as --controls."
+            f"{few} of the secrets: fewer than {_FEW_CANDIDATES} candidates with as many pieces, too few for a rank: "
+            "give more names as --controls."
         )
+    if unknown := sum(one.rank is None for one in found):
+        lines.append(f"{unknown} of the secrets: a part is [UNK], not in the vocabulary: the model cannot write them.")
     return lines
 
 
@@ -232,9 +244,13 @@ def write(found: Sequence[Found], path: Path) -> None:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["line", "pieces", "recovered", "rank", "candidates", "exposure"])
         rows.writerows(
-            [one.line, one.pieces, int(one.is_recovered), one.rank, one.candidates, f"{one.exposure:.2f}"]
+            [one.line, one.pieces, int(one.is_recovered), one.rank, one.candidates, _two_digits(one.exposure)]
             for one in found
         )
+
+
+def _two_digits(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}"
 
 
 def run(settings: ExposureSettings) -> None:

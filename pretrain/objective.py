@@ -277,7 +277,8 @@ class PretrainingObjective:
         # The last evaluation takes more examples than those before, and is not to be compared with them.
         text = self.baselines(rows[-1]["validation"])
         same = [row for row in rows if self.baselines(row["validation"]) == text]
-        return {kind: said for part in self.parts for kind, said in part.warnings(same, share).items()}
+        learned = [part for part in self.parts if part.weight]
+        return {kind: said for part in learned for kind, said in part.warnings(same, share).items()}
 
     def scores(self, model: BertForPreTraining, batch: PretrainingBatch) -> Scores:
         """What the model makes of a batch, for all parts."""

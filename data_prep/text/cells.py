@@ -44,6 +44,11 @@ def whole_characters(text: str) -> str:
     return text
 
 
+def is_blank(text: str) -> bool:
+    """Whether a reader sees nothing: white space, control characters and marks of no width alone."""
+    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in text)
+
+
 def words_apart(text: str, in_place: bool = False) -> str:
     """The text with a space for the marks of no width (U+200B) between two words of Thai, Lao, Burmese or Khmer.
 

@@ -13,7 +13,7 @@ from ..durable import replaced
 from ..errors import PrepError
 from . import builtin
 from .bad_rows import BadRows
-from .cells import group_of, kind_of, lines_of, words_apart
+from .cells import group_of, is_blank, kind_of, lines_of, words_apart
 from .encodings import AUTO
 from .lines import Meter, byte_chunks, check_encoding, encoding_of, text_lines
 from .readers import rows
@@ -221,7 +221,7 @@ class Corpus:
             if missing:
                 missing -= row.keys()
             text = row.get(column)
-            if text is None or (isinstance(text, str) and not text.strip()):
+            if text is None or (isinstance(text, str) and is_blank(text)):
                 bad_rows.without_text(source.shown, place, shown)
             elif not isinstance(text, str):
                 problem = f'has {kind_of(text)} in the column "{shown}", which is not text'

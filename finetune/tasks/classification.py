@@ -35,7 +35,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from ..simple_models import majority, tfidf
 from . import Card, HeldOut, Task
-from .sequences import class_name, fine_tuned_classifier, new_classifier
+from .sequences import class_name, fine_tuned_classifier, labels_of, new_classifier
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
 # So many classes may have a single text each; more are names or numbers of the rows.
@@ -123,7 +123,7 @@ class Classification(Task):
 
     def of_model(self, config: BertConfig) -> "Classification":
         """The classes are the label names of the model."""
-        return Classification([(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)])
+        return Classification(labels_of(config))
 
     def facts(self) -> list[str]:
         """The names of the classes."""

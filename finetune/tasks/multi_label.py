@@ -35,7 +35,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_of_labels
 from . import Card, HeldOut, Task, entropy
-from .sequences import class_name, fine_tuned_classifier, last_layer, new_classifier
+from .sequences import class_name, fine_tuned_classifier, labels_of, last_layer, new_classifier
 
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
 LABELS, PROBABILITIES = "predicted_labels", "probabilities"
@@ -124,7 +124,7 @@ class MultiLabel(Task):
 
     def of_model(self, config: BertConfig) -> "MultiLabel":
         """The labels are the label names of the model."""
-        return MultiLabel([(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)])
+        return MultiLabel(labels_of(config))
 
     def facts(self) -> list[str]:
         """The names of the labels."""

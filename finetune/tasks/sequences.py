@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -14,7 +15,7 @@ from torch import nn
 
 from data_prep.console.screen import say
 from data_prep.text.cells import kind_of, whole_characters
-from model import BertForSequenceClassification
+from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.folder import family_of, open_model
 
 from ..settings import FinetuneError, FinetuneSettings
@@ -55,6 +56,20 @@ def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) 
         model = of_kind(model.config)
         model.look_at_neighbours()
     return model
+
+
+def labels_of(config: BertConfig) -> list[str]:
+    """The names of a model's labels, those without a name numbered.
+
+    Raises:
+        FinetuneError: two have the same name.
+    """
+    names = [(config.id2label or {}).get(number, f"LABEL_{number}") for number in range(config.num_labels)]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise FinetuneError(
+            f"the model has two labels with the name {twice[0]!r:.42}: give each its own in id2label of config.json"
+        )
+    return names
 
 
 def fine_tuned_classifier(folder: Path) -> BertForSequenceClassification:

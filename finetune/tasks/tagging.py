@@ -30,7 +30,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
 from . import Card, Form, HeldOut, Task, entropy
-from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
+from .sequences import drawn_items, fine_tuned, items_of_texts, labels_of, new_model
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
 MOST_TYPES_SHOWN = 50
@@ -122,7 +122,7 @@ class Tagging(Task):
 
     def of_model(self, config: BertConfig) -> "Tagging":
         """The tags are the label names of the model."""
-        names = [(config.id2label or {}).get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+        names = labels_of(config)
         return Tagging(names, TagScheme(scheme_of_labels(names)), is_strict=False)
 
     def facts(self) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_prep.durable import read_object
-from data_prep.text.cells import TEXT_COLUMNS, kind_of, whole_characters, words_apart
+from data_prep.text.cells import TEXT_COLUMNS, is_blank, kind_of, whole_characters, words_apart
 from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision, find_device
@@ -303,6 +303,6 @@ def _checked(number: int, text: Any) -> str:
         raise FinetuneError(f"text {number} is {kind_of(text)}: give one text, for a vector is of a single one")
     if not isinstance(text, str):
         raise FinetuneError(f"text {number} is {kind_of(text)}: give a text")
-    if not text.strip():
+    if is_blank(text):
         raise FinetuneError(f"text {number} is empty: leave it out")
     return whole_characters(text)

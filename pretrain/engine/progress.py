@@ -110,10 +110,7 @@ class Progress:
                 counters.losses[name] = [total + value, steps + 1]
         speed, left = self._pace(outcome.tokens, seconds, used)
         if outcome.step % self.log_every == 0:
-            means = {
-                f"{name}_loss": self._unweighted(name, total) / steps
-                for name, (total, steps) in counters.losses.items()
-            }
+            means = self._unweighted({name: total / steps for name, (total, steps) in counters.losses.items()})
             row: dict[str, Any] = {"step": outcome.step, "epoch": outcome.epochs, "tokens": outcome.tokens, **means}
             row |= {"learning_rate": outcome.learning_rate, "grad_norm": norm if math.isfinite(norm) else None}
             row |= {"skipped": counters.skipped, "overflows": counters.overflows}
@@ -122,9 +119,10 @@ class Progress:
             counters.losses = {}
             self._show(row, used, left)
 
-    def _unweighted(self, name: str, loss: float) -> float:
-        """A loss without its weight; with a weight of 0 it stays 0."""
-        return loss / (self.weights.get(name, 1.0) or 1.0)
+    def _unweighted(self, losses: Mapping[str, float]) -> dict[str, float]:
+        """Losses without their weights; not those whose weight is 0, of which nothing is left."""
+        weights = {name: self.weights.get(name, 1.0) for name in losses}
+        return {f"{name}_loss": loss / weights[name] for name, loss in losses.items() if weights[name]}
 
     def _pace(self, tokens: int, seconds: float, used: float) -> tuple[float, float]:
         """Tokens a second since this process began to train, and the seconds until the budget is used at that pace.
@@ -153,7 +151,7 @@ class Progress:
         """Record a loss far above the usual, or not finite, and where the step's examples are."""
         usual, losses = counters.usual_loss.mean, outcome.losses
         loss = sum(losses.values())
-        numbers = {f"{name}_loss": self._unweighted(name, value) for name, value in losses.items()} | {"loss": loss}
+        numbers = self._unweighted(losses) | {"loss": loss}
         row = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         self.metrics.write({"step": outcome.step, "spike": row, "usual_loss": usual, "examples": outcome.identify()})
         text = f"step {outcome.step:,}: the loss is {loss:.3f}, usual is {usual:.3f}"

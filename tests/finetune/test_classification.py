@@ -184,6 +184,7 @@ BAD = [
     ({"label": "a"}, 'has no "text"'),
     ({"text": None, "label": "a"}, 'has no "text"'),
     ({"text": " \n", "label": "a"}, 'has an empty "text"'),
+    ({"text": "\ufeff\u200b\x01 ", "label": "a"}, 'has an empty "text"'),
     ({"text": 5, "label": "a"}, "is not text"),
     ({"text": ["x"], "label": "a"}, "is not text"),
     ({"text": "x", "label": None}, 'has no "label"'),
@@ -204,9 +205,9 @@ def test_bad_rows_are_skipped_and_counted(write_rows, capsys):
     path = write_rows([{"text": "one", "label": 1}, *(row for row, _ in BAD), {"text": "two", "label": 2.0}])
     bad = BadRows(skip=True)
     rows = list(read_rows(TASK, path, "utf-8", Columns(("text",), "label"), bad))
-    assert rows == [Example("train.jsonl:1", "one", None, "1"), Example("train.jsonl:9", "two", None, "2")]
+    assert rows == [Example("train.jsonl:1", "one", None, "1"), Example("train.jsonl:10", "two", None, "2")]
     bad.report()
-    assert capsys.readouterr().out == 'Bad rows skipped: 7 (the first: train.jsonl:2 has no "text").\n'
+    assert capsys.readouterr().out == 'Bad rows skipped: 8 (the first: train.jsonl:2 has no "text").\n'
 
 
 def test_no_bad_row_is_no_sentence(capsys):

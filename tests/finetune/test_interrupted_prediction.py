@@ -209,6 +209,13 @@ def test_names_that_are_no_text_and_numbers_that_json_lacks(tagger, tmp_path):
     assert (row["n"], row["more"]) == (None, [1.5, {"m": None}])
 
 
+def test_a_row_that_cannot_be_written_is_told(tagger, tmp_path, capsys):
+    texts, out = tmp_path / "deep.jsonl", tmp_path / "out.jsonl"
+    texts.write_text('{"text": "the heart rate", "n": ' + "[" * 900 + "NaN" + "]" * 900 + "}\n")
+    assert predict([str(texts), f"--model={tagger}", f"--out={out}", "--device=cpu"]) == 2
+    assert "lists in lists, hundreds deep" in capsys.readouterr().err and not out.exists()
+
+
 def test_a_file_that_only_looks_like_a_beginning_stays(tagger, rows, tmp_path, capsys):
     (tmp_path / "out.jsonl.part").write_text("mine\n")
     given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]

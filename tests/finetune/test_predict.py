@@ -17,6 +17,7 @@ from data_prep.text import lines
 from finetune import predict as module
 from finetune.predict import main
 from finetune.predictor import Facts
+from finetune.rows import table_rows
 from finetune.settings import FinetuneSettings
 from finetune.tasks.classification import Classification
 from finetune.tokenizer import open_tokenizer
@@ -157,12 +158,14 @@ def test_csv_is_read_back_by_the_csv_module(ask, write_rows, tmp_path):
         {"text": 'said "heart", then\nwent on', "id": 1, "note": "a,b"},
         {"text": "심장 박동", "id": 2, "note": ""},
         {"text": "one\rtwo", "id": 3, "note": ""},
+        {"text": "the heart", "id": 4, "note": "  moved by two"},
     ]
     file, out = write_rows(rows), tmp_path / "predicted.csv"
     expected = parsed(ask(file).out)
     assert ask(file, f"--out={out}").out == ""
     with open(out, encoding="utf-8", newline="") as stored:
         found = list(csv.DictReader(stored))
+    assert [row["note"] for _, row in table_rows(str(out), "utf-8")] == [row["note"] for row in rows]
     assert list(found[0]) == ["text", "id", "note", "predicted_label", *(f"probability_{name}" for name in LABELS)]
     for row, answer in zip(found, expected, strict=True):
         assert (row["text"], row["id"], row["note"]) == (answer["text"], str(answer["id"]), answer["note"])

@@ -14,8 +14,11 @@ from finetune.predictor import FACTS_FILE, Classifier, Facts, Predictor, outputs
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
+from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.selection import task_of_folder
+from finetune.tasks.tagging import Tagging
 from finetune.vectors.embedder import Embedder
+from model import BertConfig
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision
 from pretrain.engine.distributed import World
@@ -169,6 +172,7 @@ TABLE = (
     ([("a", None)], "text 1 is a tuple: give a text, or a pair of texts"),
     ([("a", "b")], "text 1 is a pair: the model was trained on single texts"),
     (["heart", " \n"], "text 2 is empty: leave it out"),
+    (["heart", "\u200b"], "text 2 is empty: leave it out"),
 ])  # fmt: skip
 def test_what_is_no_text_is_one_sentence(folder, texts, sentence):
     with pytest.raises(FinetuneError) as error:
@@ -219,6 +223,13 @@ def test_a_classifier_of_transformers_is_read(encoder, tmp_path, id2label):
     for examples, texts in ((singles(), TEXTS), (pairs(), PAIRS)):
         expected = by_transformers(tmp_path, texts, length=48)
         assert classifier.outputs(examples) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("task", [Classification, MultiLabel, Tagging])
+def test_labels_with_one_name_are_refused(task):
+    config = BertConfig(id2label={0: "a", 1: "b", 2: "a"}, num_labels=3)
+    with pytest.raises(FinetuneError, match="two labels with the name 'a'"):
+        task().of_model(config)
 
 
 @pytest.mark.parametrize(

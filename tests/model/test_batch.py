@@ -193,8 +193,14 @@ def test_calls_that_do_not_fit_the_model_say_so():
         encoder(torch.ones(1, 9, dtype=torch.int64))
     with pytest.raises(ModelError, match="9 tokens"):
         encoder(packed([3, 9]))
-    with pytest.raises(ModelError, match="Token id 50 is outside the vocabulary of 50"):
-        encoder(torch.tensor([[1, 50]]))
+    for odd in (50, -100):
+        with pytest.raises(ModelError, match=f"Token id {odd} is outside the vocabulary of 50"):
+            encoder(torch.tensor([[1, odd]]))
+    with pytest.raises(ModelError, match="Token type 2 is not known; give types from 0 to 1"):
+        encoder(torch.tensor([[1, 5]]), token_type_ids=torch.tensor([[0, 2]]))
+    for mask in (None, torch.zeros(2, 0)):
+        with pytest.raises(ModelError, match="have no tokens"):
+            encoder(torch.zeros(2, 0, dtype=torch.int64), mask)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen attention runs on CUDA only")

@@ -138,6 +138,13 @@ def test_pairs_keep_their_weight_and_their_rate(prepared, teacher):
     }
 
 
+@pytest.mark.parametrize("words", [0.0, 1.0])
+def test_words_that_are_not_learned_are_not_warned_of(words, prepared, teacher):
+    objective = make_objective(settings_of(prepared, teacher, teacher_weights=(3.0, words, 0.5)), prepared)
+    at_frequencies = {"mlm_loss": 5.0, "unigram_entropy": 5.0, "most_frequent_accuracy": 0.1}
+    assert ("plateau" in objective.warnings([{"step": 9, "validation": at_frequencies}], 1.0)) == bool(words)
+
+
 @pytest.mark.parametrize("where", ["all", "masked"])
 @pytest.mark.parametrize("soft", [0.0, 5.0])
 def test_words_are_scored_only_where_something_is_learned_of_them(soft, where, prepared, teacher):

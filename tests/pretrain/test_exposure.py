@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from pretrain.exposure import UNKNOWN, Exposure, Marked, main, read_marked
+from pretrain.exposure import Exposure, Found, Marked, chance_exposure, main, read_marked, summary
 from pretrain.run import main as pretrain
 
 NAMES = ["cell", "tissue", "patient", "trial", "dose", "heart", "blood", "liver"]
@@ -96,10 +96,23 @@ def test_a_long_sentence_is_read_around_its_secret(folder):
     assert len(left) + 1 + len(right) == 48 and len(right) == 6
 
 
-def test_the_mean_exposure_of_what_is_not_known_is_that_of_random_ranks():
-    candidates = 2000
+@pytest.mark.parametrize("candidates", [1, 20, 2000])
+def test_the_mean_exposure_of_what_is_not_known_is_that_of_random_ranks(candidates):
     mean = sum(math.log2(candidates / rank) for rank in range(1, candidates + 1)) / candidates
-    assert mean == pytest.approx(UNKNOWN, abs=0.01)
+    assert chance_exposure(candidates) == pytest.approx(mean)
+
+
+def test_what_the_vocabulary_lacks_is_not_recovered_and_has_no_rank(folder):
+    names = ["Ηψπ", "Αχγ", "cell Αχγ"]
+    exposure = Exposure(folder, names)
+    unknown = exposure.tokenizer.unk_id
+    assert exposure.tokenizer.encode([names[0]]) == [[unknown]]
+    exposure._filler.model.mlm_head.bias.data[unknown] = 50.0
+    found = exposure([Marked(n, "the", name, "was treated") for n, name in enumerate([*names, "cell", "trial"])])
+    assert found[:3] == [Found(n, pieces, False, None, 0) for n, pieces in enumerate((1, 1, 2))]
+    assert [one.candidates for one in found[3:]] == [2, 2] and found[0].exposure is None
+    few, lacking = summary(found)[2:]
+    assert few.startswith("2 of the secrets: fewer than 20") and lacking.startswith("3 of the secrets: a part is [UNK]")
 
 
 def test_what_is_printed_and_written_holds_no_text_unless_asked(folder, sentences, tmp_path, capsys):
