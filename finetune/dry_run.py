@@ -108,7 +108,8 @@ def _planned(settings: FinetuneSettings, parts: Sequence[Dataset], shows_texts: 
     outputs(task, model, held_out, Precision(settings.device, settings.precision), World())
     seconds_a_held_out = (time.monotonic() - began) / validation.num_texts
     pace = Pace(seconds, tokens, len(dataset.validation) * seconds_a_held_out)
-    return _print_plan(settings, trainings, learner, dataset, pace, len(dataset.test) * seconds_a_held_out)
+    testing = len(dataset.test) * seconds_a_held_out
+    return _print_plan(settings, trainings, len(parts), learner, dataset, pace, testing)
 
 
 class Pace(NamedTuple):
@@ -182,6 +183,7 @@ def _show_examples(train: Encoded, dataset: Dataset, tokenizer: TextTokenizer) -
 def _print_plan(
     settings: FinetuneSettings,
     trainings: Sequence[Training],
+    num_parts: int,
     learner: Learner,
     dataset: Dataset,
     pace: Pace,
@@ -194,7 +196,8 @@ def _print_plan(
     budgets = list(dict.fromkeys(each.settings.budget for each in trainings))
     rates = dict.fromkeys(f"{each.settings.learning_rate:g}" for each in trainings)
     needs = Needs(settings, learner, steps)
-    takes = Takes(seconds, (runs + 1) * needs.weights, needs.checkpoints)
+    # Each part has a final/ beside its trainings.
+    takes = Takes(seconds, (runs + num_parts) * needs.weights, needs.checkpoints)
     say_plan(
         {
             "model": f"{learner.model.num_parameters:,} parameters",

@@ -74,12 +74,16 @@ def run_seeds(
         refuse_fewer_seeds(out, seeds)
         if needs_seeds and not all((out / seed_name(seed) / "results.json").exists() for seed in seeds):
             return None
+        if not (out / "final").is_dir() and all((out / seed_name(seed) / "model").is_dir() for seed in seeds):
+            # It is written again, out of these.
+            return None
         asked, shown = presented(settings, dataset), dataset.task.shown.values()
         return finished_results(out, seeds, material.digest, asked, shown)
 
     results = world.from_main(finished)
     if results:
-        say(f"{out} holds this run, finished: see {out / 'results.json'} and {out / 'final'}.")
+        there = [str(path) for path in (out / "results.json", out / "final") if path.exists()]
+        say(f"{out} holds this run, finished: see {' and '.join(there)}.")
         return results
     if world.is_main:
         write_settings(settings, out)
@@ -95,7 +99,9 @@ def run_seeds(
     for seed in seeds:
         if settings.seeds > 1:
             say(f"\nSeed {seed}:")
-        folder, restarts = out / seed_name(seed), restarts_left(found)
+        # The seed of a search was trained once with each candidate, and is so again if its folder was removed.
+        is_searched = len(candidates) > 1 and seed == settings.seed
+        folder, restarts = out / seed_name(seed), 0 if is_searched else restarts_left(found)
         found.append(SeedTraining(settings, seed, folder, material, world, interruption, restarts).results())
     best = best_of(dataset.task, found, settings.metric, len(dataset.validation))
     return world.from_main(lambda: Results(settings, out, dataset, found, best, searched).write(with_baselines))

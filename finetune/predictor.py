@@ -210,10 +210,15 @@ ENSEMBLE_FILE = "ensemble.json"
 """In the folder of a run: what was decided on the mean of its seeds' outputs, and which seeds these were."""
 
 
+def seed_folders(folder: str | Path) -> list[Path]:
+    """The folders of the finished seeds of a run, in their order; none where the folder is no run."""
+    found = [path.parent for path in Path(folder).glob("seed-*/results.json")]
+    return sorted(found, key=lambda seed: (len(seed.name), seed.name))
+
+
 def seeds_of(folder: str | Path) -> list[str]:
-    """The models of the finished seeds of a run, in their order; none where the folder is no run."""
-    found = sorted(Path(folder).glob("seed-*/model"), key=lambda model: (len(model.parent.name), model.parent.name))
-    return [str(model) for model in found if (model.parent / "results.json").exists()]
+    """The models of the finished seeds of a run that are there, in the order of the seeds."""
+    return [str(seed / "model") for seed in seed_folders(folder) if (seed / "model").exists()]
 
 
 def seeds_decided_on(folder: str | Path) -> list[str]:

@@ -20,7 +20,7 @@ from .dataset import Dataset
 from .intervals import by_part, intervals
 from .metrics import combined
 from .model_card import model_card
-from .predictor import ENSEMBLE_FILE, seeds_of
+from .predictor import ENSEMBLE_FILE, seed_folders
 from .resolve import model_config
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import HeldOut, Task
@@ -189,13 +189,14 @@ def refuse_fewer_seeds(out: Path, seeds: range) -> None:
 
 def outputs_of_seeds(out: Path, task: Task, split: str) -> list[tuple[Task, np.ndarray]]:
     """Of each seed of a finished run the task as this seed decided it, and its outputs for held-out texts."""
-    folders = [Path(model).parent for model in seeds_of(out)]
-    decisions = [(read_object(folder / "results.json") or {}).get("decision", {}) for folder in folders]
-    return [(task.with_decision(d), outputs_of(folder, split)) for d, folder in zip(decisions, folders, strict=True)]
+    return [_decided(folder, task, split) for folder in seed_folders(out)]
 
 
 def kept_seed(out: Path, results: Mapping[str, Any], task: Task, split: str) -> tuple[Task, np.ndarray]:
     """The task of a finished run as its best seed decided it, and this seed's outputs for held-out texts."""
-    folder = out / seed_name(results["best_seed"])
+    return _decided(out / seed_name(results["best_seed"]), task, split)
+
+
+def _decided(folder: Path, task: Task, split: str) -> tuple[Task, np.ndarray]:
     decision = (read_object(folder / "results.json") or {}).get("decision", {})
     return task.with_decision(decision), outputs_of(folder, split)

@@ -181,8 +181,9 @@ class SeedTraining:
         collapse = self._collapse(trained)
         if collapse is None or len(self.restarts.before()) >= self.most_restarts:
             return self._finish(trained, collapse)
-        remove_folder(self.checkpoints.folder)
+        # Whoever is killed between the two finds checkpoints of a training before.
         self.restarts.add(collapse, time.monotonic() - trained.began)
+        remove_folder(self.checkpoints.folder)
         rate = self.restarts.learning_rate(self.settings.learning_rate)
         say(f"Seed {self.seed} {collapse}. It begins again at {rate:g}.")
         return None
@@ -221,7 +222,7 @@ class SeedTraining:
             np.savez(file, **found)
 
     def _run(self) -> Trained:
-        newest = self.world.from_main(lambda: str(self.checkpoints.newest_intact() or ""))
+        newest = self.world.from_main(self._newest)
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
         words = self.material.train.words(self.material.tokenizer)
         objective = learned(self.settings, self.objective, model, words, newest, self.material.teacher)
@@ -239,6 +240,15 @@ class SeedTraining:
             record_evaluation(run, self._evaluate(model))
         run.progress.close()
         return Trained(run.counters, run.settings.peak, time.monotonic() - run.seconds())
+
+    def _newest(self) -> str:
+        """The checkpoint to go on from, "" for none; those of a training that was to begin again are removed."""
+        newest, restarts = self.checkpoints.newest_intact(), len(self.restarts.before())
+        # Earlier releases removed them before they wrote the restart down.
+        if newest and read_state(newest, ()).get("restarts", restarts) < restarts:
+            remove_folder(self.checkpoints.folder)
+            return ""
+        return str(newest or "")
 
     def _open(self, checkpoint: Path) -> tuple[BertWithHead, dict]:
         state = read_state(checkpoint, ["data", "reserve"])
@@ -259,6 +269,7 @@ class SeedTraining:
     def _make_run(self, learner: Learner, state: dict) -> Run:
         settings = self.settings
         reserve = state["reserve"] if state else self._reserve(learner.model, Budget.parse(settings.budget))
+        restarts = self.world.from_main(lambda: len(self.restarts.before()))
         rate = self.world.from_main(lambda: self.restarts.learning_rate(settings.learning_rate))
         run = Run(
             learner=learner,
@@ -270,7 +281,7 @@ class SeedTraining:
             patience=settings.patience,
             reserve=reserve,
             threads=self.threads,
-            describe={"data": self.material.digest, "reserve": reserve},
+            describe={"data": self.material.digest, "reserve": reserve, "restarts": restarts},
         )
         run.note_machine(self.machine.facts() | {"precision": settings.precision})
         return run

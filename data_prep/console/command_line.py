@@ -132,6 +132,14 @@ def from_dict(settings_class: type[Settings], values: Mapping[str, Any], source:
     return _construct(settings_class, read_entries(values, options_of(settings_class), source))
 
 
+def plain_values(settings_class: type, entries: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Entries of a settings file as `as_dict` has them, each of a type that its option admits.
+
+    Raises UserError that begins with `source` for an unknown name or a value of the wrong type.
+    """
+    return {name: _plain(value) for name, value in read_entries(entries, options_of(settings_class), source).items()}
+
+
 def takes_options(settings_class: type) -> Callable[[Callable], Callable]:
     """Decorates a function of settings: it is called with their names as keywords, flat as on the command line.
 

@@ -42,12 +42,19 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     found = {"id": row["id"], **data} if "id" in row else dict(data)
     if not made:
         return found
-    values = [each.get("value") for each in made[0].get("result") or () if isinstance(each, Mapping)]
+    result = made[0].get("result") or []
+    if not isinstance(result, list):
+        return {**found, "label": result}
+    values = [each.get("value") for each in result if isinstance(each, Mapping)]
     entities = [each for each in values if isinstance(each, Mapping) and each.get("labels")]
-    chosen = [each["choices"] for each in values if isinstance(each, Mapping) and each.get("choices")]
+    chosen = [_listed(each["choices"]) for each in values if isinstance(each, Mapping) and each.get("choices")]
     if entities or not values:
         return {**found, "label": entities}
     return {**found, "label": ";".join(str(name) for names in chosen for name in names)} if chosen else found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _joined(value: Any) -> Any:
@@ -167,14 +174,18 @@ def _mention(span: _Span, place: Callable[[int], int], text: str, column: str) -
     start, end = place(span.start), place(span.end)
     if span.text is not None and not _are_alike(text[max(0, start) : max(0, end)], span.text):
         raise ValueError(f'has an entity at {start} to {end} in "{column}" whose text is another one there')
-    if not 0 <= start < end <= len(text):
+    if not 0 <= start <= end <= len(text):
         raise ValueError(f'has an entity at {start} to {end} in "{column}", and its text has {len(text)} characters')
+    if start == end:
+        raise ValueError(f'has an entity at {start} to {end} in "{column}", where no character is')
     return Mention(start, end, span.type)
 
 
 def _characters(text: str, units: int) -> int:
-    """How many characters are in the first UTF-16 units of a text."""
-    return len(text.encode("utf-16-le", "surrogatepass")[: 2 * max(0, units)].decode("utf-16-le", "ignore"))
+    """How many characters are in the first UTF-16 units of a text; a place outside it stays as far outside."""
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    outside = min(0, units) + max(0, units - len(encoded) // 2)
+    return len(encoded[: 2 * max(0, units)].decode("utf-16-le", "ignore")) + outside
 
 
 def _units(text: str, characters: int) -> int:

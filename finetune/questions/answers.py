@@ -21,7 +21,8 @@ def flat_rows(place: str, row: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
     paragraph 2 of an article at "train.json:1" is "train.json:1.2.3".
     """
     paragraphs = row.get("paragraphs")
-    if isinstance(paragraphs, list) and any(isinstance(each, Mapping) and "qas" in each for each in paragraphs):
+    is_empty = paragraphs == [] and not row.keys() & {"question", "context"}
+    if is_empty or (isinstance(paragraphs, list) and any(isinstance(p, Mapping) and "qas" in p for p in paragraphs)):
         others = {name: value for name, value in row.items() if name != "paragraphs"}
         for number, paragraph in enumerate(paragraphs, 1):
             yield from _questions(f"{place}.{number}", paragraph, others)
@@ -63,7 +64,7 @@ def answers_of(row: Mapping[str, Any], column: str, context: str) -> tuple[Span,
     Raises:
         ValueError: with what is wrong.
     """
-    is_impossible = str(row.get("is_impossible")).strip().lower() == "true"
+    is_impossible = str(row.get("is_impossible")).strip().lower() in ("true", "1")
     if is_impossible and str(row.get(column) or "").strip() == "":
         return ()
     found = tuple(_span(*pair, context, column) for pair in _pairs(row.get(column), column))

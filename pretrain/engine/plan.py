@@ -58,7 +58,8 @@ class Needs:
     Attributes:
         memory: see `needed_memory`.
         weights: of the model on disk.
-        checkpoints: of all that are there at once: the latest ones, the best, and the one that is being written.
+        checkpoints: of all that are there at once: the latest ones, the best, the one before the rate falls from a
+            plateau, and the one that is being written.
         warning: a sentence where there is too little memory.
     """
 
@@ -66,7 +67,8 @@ class Needs:
         self.memory = needed_memory(settings.device, steps)
         self.weights = learner.model.num_bytes
         state = num_bytes(learner.optimizer.state_tensors().values())
-        self.checkpoints = (settings.keep_checkpoints + 2) * (self.weights + state)
+        kept = settings.keep_checkpoints + 2 + (settings.schedule == "warmup-stable-decay")
+        self.checkpoints = kept * (self.weights + state)
         self.warning = memory_warning(self.memory, free_memory(settings.device), int(settings.micro_batch_tokens))
 
 

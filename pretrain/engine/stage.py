@@ -80,6 +80,7 @@ def as_before(
 
     Raises:
         PretrainError: `out` holds something else, a run of other settings, or any run under `--resume never`.
+        UserError: its settings were changed to something that they cannot be.
     """
     path = out / SETTINGS_FILE
     require_folder(out, PretrainError)
@@ -95,6 +96,7 @@ def as_before(
     before = command_line.as_dict(type(settings)()) | dict(earlier or {}) | _read(path)
     if before.keys() - now.keys():
         raise PretrainError(f"{out} holds a run of another command, or of another version: give another --out")
+    before = command_line.plain_values(type(settings), before, str(path))
     # Of a corpus that one of the two was given prepared the content decides.
     aside = unused(before) | unused(now)
     again = chosen_again(before, now)

@@ -224,6 +224,12 @@ def test_what_only_looks_nested_stays_as_it_is():
         assert list(flat_rows("x:1", row)) == [("x:1", row)]
 
 
+def test_an_article_without_paragraphs_has_no_question():
+    assert not list(flat_rows("x:1", {"title": "a", "paragraphs": []}))
+    own = {"question": "How?", "context": "a text", "paragraphs": []}
+    assert list(flat_rows("x:1", own)) == [("x:1", own)]
+
+
 def test_damaged_nests_are_bad_rows(tmp_path):
     paragraphs = [{"context": CONTEXT, "qas": [{"id": "a", "question": "How?", "answers": [ONE]}, "none", {"id": "b"}]},
                   {"context": CONTEXT}, None]  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 from finetune import collapse as collapses
+from finetune import training
 from finetune.collapse import collapse_of, collapse_of_labels
 from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
@@ -189,6 +190,21 @@ def test_a_restart_that_is_interrupted_goes_on_at_the_lower_rate(given, gentle, 
     assert main(given(out)) == 0
     assert weights(out / "seed-1") == weights(gentle / "seed-1")
     assert results_of(out)["restarts"] == 1
+
+
+@pytest.mark.parametrize("when", ["add", "remove_folder"])
+def test_a_restart_that_is_killed_as_it_is_written_down_loses_no_training(given, gentle, tmp_path, monkeypatch, when):
+    out, step, steps = tmp_path / "run", loop.step, []
+
+    def killed(*facts):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as at_the_end:
+        at_the_end.setattr(collapses.Restarts if when == "add" else training, when, killed)
+        assert main(given(out)) == 130
+    monkeypatch.setattr(loop, "step", lambda learner, batches: steps.append(1) or step(learner, batches))
+    assert main(given(out)) == 0 and len(steps) == 60
+    assert weights(out / "seed-1") == weights(gentle / "seed-1") and results_of(out)["restarts"] == 1
 
 
 def test_a_seed_that_never_learns_ends_after_two_restarts_and_another_after_none(

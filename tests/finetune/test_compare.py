@@ -178,6 +178,14 @@ def test_the_same_command_trains_nothing_again(compared, files, models):
     assert weight_files(compared) == before and results_of(compared) == results
 
 
+def test_differences_need_no_model_of_a_seed(compared, files, models, tmp_path):
+    shutil.copytree(compared, tmp_path / "out")
+    for seed in ("seed-1", "seed-2"):
+        shutil.rmtree(tmp_path / "out" / "run" / seed / "model")
+    assert main(arguments(files, tmp_path / "out", *models)) == 0
+    assert results_of(tmp_path / "out") == results_of(compared)
+
+
 def test_a_comparison_and_a_fine_tuning_do_not_share_a_folder(compared, files, models, tmp_path, capsys):
     results = results_of(compared)
     assert main(arguments(files, compared)) == 2

@@ -2,10 +2,12 @@
 
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
+from finetune import dry_run
 from finetune.candidates import candidate_rates
 from finetune.finetuning import introduce
 from finetune.resolve import resolve, with_budget
@@ -13,6 +15,7 @@ from finetune.run import main
 from finetune.settings import FinetuneSettings
 from model import BertForPreTraining
 from model.families import read_config
+from pretrain.engine import checkpoint
 from pretrain.engine.checkpoint import save_model_folder
 
 
@@ -59,6 +62,35 @@ def test_each_model_of_a_comparison_has_a_plan_of_its_own(
         expected.append((int(budget.removesuffix("epochs")), candidate_rates(settings)))
     assert found == expected and found[0] != found[1]
     assert "Example 1" in first and "Example 1" not in second and "GB on disk" in whole
+
+
+@pytest.mark.parametrize(
+    ("more", "schedule"), [(("--folds=3",), "linear"), (("--learning-curve",), "linear"), ((), "warmup-stable-decay")]
+)
+def test_the_disk_is_that_of_all_models_and_checkpoints(
+    more, schedule, encoder, make_rows, write_rows, tmp_path, capsys, monkeypatch
+):
+    """As many as the run has at once."""
+    takes, at_once, whole = [], [0], checkpoint.whole_folder
+
+    @contextmanager
+    def counted(final, size):
+        with whole(final, size) as folder:
+            yield folder
+        if final.parent.name == "checkpoints":
+            at_once.append(len(list(final.parent.glob("step-*"))))
+
+    monkeypatch.setattr(checkpoint, "whole_folder", counted)
+    printed = dry_run._print_plan
+    monkeypatch.setattr(dry_run, "_print_plan", lambda *facts: takes.append(printed(*facts)) or takes[-1])
+    given = [f"--model={encoder}", f"--train={write_rows(make_rows(240))}", "--batch-size=8", "--budget=20steps"]
+    given += ["--device=cpu", "--seeds=2", f"--out={tmp_path / 'run'}", "--evaluations=4", f"--schedule={schedule}"]
+    given += ["--checkpoint-every=1steps", "--learning-rate=1e-4", *more]
+    assert main([*given, "--dry-run"]) == 0 and main(given) == 0
+    models = list((tmp_path / "run").glob("**/model.safetensors"))
+    size = models[0].stat().st_size
+    assert takes[0].models == pytest.approx(len(models) * size, rel=0.05)
+    assert max(at_once) == (5 if schedule == "warmup-stable-decay" else 4) == round(takes[0].checkpoints / (3 * size))
 
 
 def test_a_budget_in_tokens_is_planned_in_steps(encoder, make_rows, write_rows, tmp_path, capsys):

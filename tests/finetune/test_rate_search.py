@@ -63,6 +63,23 @@ def test_the_best_rate_on_the_validation_texts_is_that_of_all_seeds(searched, en
     assert found["search_seconds"] > 0 and found["seconds"] == pytest.approx(of_seeds + found["search_seconds"])
 
 
+def test_the_seed_of_a_search_is_trained_again_as_it_was(searched, given, tmp_path, monkeypatch):
+    """Once, whether it learned something or not."""
+    out = tmp_path / "out"
+    shutil.copytree(searched, out)
+    shutil.rmtree(out / "seed-1")
+    (out / "results.json").unlink()
+    most, made = {}, training.SeedTraining.__init__
+
+    def noted(self, settings, seed, *facts, **more):
+        made(self, settings, seed, *facts, **more)
+        most[seed] = self.most_restarts
+
+    monkeypatch.setattr(training.SeedTraining, "__init__", noted)
+    assert main(given(out, seeds=2)) == 0 and most == {1: 0, 2: 2}
+    assert weights(out / "seed-1") == weights(searched / "seed-1")
+
+
 def test_what_was_found_is_what_a_run_at_that_rate_gives(searched, given, tmp_path):
     rate = results_of(searched)["learning_rate"]
     assert main(given(tmp_path / "run", seeds=2, **{"learning-rate": rate})) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from data_prep.durable import file_facts, read_sealed, write_sealed
@@ -282,6 +283,35 @@ def test_a_finished_run_says_so_and_is_left_as_it_is(finished, given, capsys):
     assert "seed-1 is finished" in capsys.readouterr().out and not (finished / "seed-1" / "checkpoints").exists()
     assert content(finished / "seed-1") | content(finished / "seed-2") == before
     assert results_of(finished) == results and weights(finished / "final") == model
+
+
+def test_the_model_of_a_finished_run_is_made_again_of_its_seeds(finished, given, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    shutil.rmtree(out / "final")
+    assert main(given(out, seeds=2, metric="loss")) == 0
+    assert "seed-1 is finished" in capsys.readouterr().out
+    assert weights(out / "final") == weights(finished / "final") and results_of(out) == results_of(finished)
+    for folder in ("final", "seed-2/model"):
+        shutil.rmtree(out / folder)
+    assert main(given(out, seeds=2, metric="loss")) == 0
+    assert f"finished: see {out / 'results.json'}." in capsys.readouterr().out and not (out / "final").exists()
+
+
+def test_settings_that_were_changed_by_hand_are_one_sentence(finished, given, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "out")
+    path = tmp_path / "out" / "settings.yaml"
+    before = yaml.safe_load(path.read_text())
+    for changes, said in (
+        ({"budget": 5}, "5"),
+        ({"budget": [1]}, "budget takes a text, not a list"),
+        ({"threads": "many"}, "threads: 'many' is not"),
+        ({"model": [1]}, "model takes a text, not a list"),
+        ({"train": 5}, "train: 5 before"),
+    ):
+        path.write_text(yaml.safe_dump(before | changes))
+        assert main(given(tmp_path / "out", seeds=2, metric="loss")) == 2
+        assert said in (told := capsys.readouterr().err) and len(told.splitlines()) == 1
 
 
 def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path, monkeypatch):

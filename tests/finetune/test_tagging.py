@@ -359,6 +359,15 @@ def test_places_in_characters_and_in_utf_16_units_are_told_apart(data):
             assert annotations.mentions(said, text, "label") == spans
 
 
+@pytest.mark.parametrize("text", ["Pain in Paris today", "Pain 😀 in Paris today"])
+@pytest.mark.parametrize("start, end", [(0, 500), (-3, 4), (400, 500), (-9, -3), (4, 4), (9, 4)])
+def test_places_outside_a_text_are_no_entity_whatever_letters_it_has(text, start, end):
+    of_doccano = {"start_offset": start, "end_offset": end, "label": "X"}
+    for span in ([start, end, "X"], of_doccano, {"start": start, "end": end, "label": "X"}):
+        with pytest.raises(ValueError, match="has an entity at "):
+            annotations.mentions([span], text, "label")
+
+
 def test_a_list_of_doccano_after_an_emoji():
     """Of its tracker's issue 2290: "firetrucks" is at 22 to 32 there, and at 19 to 29 in Python."""
     text = "👨🏻\u200d🚒 firemen drive firetrucks"
@@ -397,6 +406,13 @@ def test_exports_of_annotation_tools_with_more_than_entities():
     assert annotations.plain_row(choices)["label"] == "own"
     choices["annotations"][0]["result"] = None
     assert annotations.plain_row(choices)["label"] == []
+    for odd in (True, 5, "calm"):
+        choices["annotations"][0]["result"] = odd
+        assert annotations.plain_row(choices)["label"] == odd
+        with pytest.raises(ValueError, match='in "label"'):
+            Tagging().example("x:1", annotations.plain_row(choices), TEXT)
+    choices["annotations"][0]["result"] = [{"value": {"choices": "calm"}}]
+    assert annotations.plain_row(choices)["label"] == "calm"
     rejected = [{"start": 0, "end": 2, "label": "PER", "answer": "reject"}]
     assert annotations.mentions(rejected, "Bo", "spans") == []
     # JSON-MIN has no column where nothing was found, and an object where several were chosen.
