@@ -139,7 +139,8 @@ class BlockStore:
     def remove_after(self, part: str, count: int) -> None:
         """Remove what an earlier preparation, of more text, has beyond the first `count` blocks of a part."""
         for path in (*self.folder.glob(f"{part}-*.npz"), *self.folder.glob(f"{part}-*.json")):
-            if int(path.stem.rpartition("-")[2]) >= count:
+            number = path.stem.rpartition("-")[2]
+            if number.isdecimal() and int(number) >= count:
                 path.unlink()
 
     def parts(self) -> set[str]:

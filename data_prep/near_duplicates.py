@@ -3,7 +3,8 @@
 MinHash (Broder 1997, "On the resemblance and containment of documents") over windows of bytes, so that no language
 needs a word splitter. What is compared is a sample of the windows, chosen by a hash of their beginning, hence the same
 in every document. Documents become candidates where a band of their signatures agrees (Indyk and Motwani 1998), and
-near duplicates where the whole signatures agree enough. Signatures lie on disk; memory is about 150 bytes a document.
+near duplicates where the whole signatures agree enough. Signatures lie on disk; memory is about 150 bytes a document,
+of form letters up to 600.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ WINDOW = 24
 LEAST_WINDOWS = 8
 """Documents with fewer sampled windows, of less than about 150 bytes, are not compared."""
 NUM_PERMUTATIONS, _ROWS = 63, 3
+SIGNATURE_BYTES = 4 * NUM_PERMUTATIONS
 """Values of a signature, and of a band of it: of pairs with similarity 0.5 94 % are found, with 0.7 99.98 %."""
 
 _NO_PAIRS = np.empty((0, 2), dtype=np.int64)

@@ -371,6 +371,10 @@ class Preparation:
             elif documents.role[index] in (TRAIN, VALIDATION):
                 yield index, PARTS[int(documents.role[index] == VALIDATION)], document
 
+    @property
+    def _read_so_far(self) -> str:
+        return " but copies in the beginning, which is what a dry run reads" if self.sample_bytes else ""
+
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
         """A document's first sentences, to learn from, and its last, to evaluate on."""
         sentences = split(document.lines, self.prep.language, document.line)
@@ -378,8 +382,9 @@ class Preparation:
         if held_out >= len(sentences):
             length = sum(map(len, document.lines))
             raise PrepError(
-                f"{document.source} is all there is, and one sentence of {length:,} characters, of which nothing can "
-                "be held out: put its sentences on lines of their own, or a blank line between its documents"
+                f"{document.source} is all there is{self._read_so_far}, and one sentence of {length:,} characters, of "
+                "which nothing can be held out: put its sentences on lines of their own, or a blank line between its "
+                "documents"
             )
         return replace(document, lines=sentences[:-held_out]), replace(document, lines=sentences[-held_out:])
 

@@ -12,7 +12,7 @@ from .examples.pairs import IS_NEXT, IS_RANDOM, UNLABELLED, Pairs, Reason, examp
 from .prepared import Shard
 from .text_checks import LONG_RUN
 from .vocabulary.word_counts import log_unigram
-from .vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from .vocabulary.wordpiece import WordPieceTokenizer
 
 _BINS = 8
 _IDS_AT_ONCE = 1 << 20
@@ -105,8 +105,10 @@ def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokeni
         "unk_rate": float(train.counts[tokenizer.unk_id] / max(1, tokens)),
         "held_out_unk_rate": float(validation.counts[tokenizer.unk_id] / validation.counts.sum()),
         "rare_entries": sum(
-            len(entry.removeprefix("##")) > 1 and count < _RARE and entry not in SPECIAL_TOKENS
-            for entry, count in zip(tokenizer.vocabulary, train.counts.tolist(), strict=True)
+            len(entry.removeprefix("##")) > 1 and count < _RARE and is_ordinary
+            for entry, count, is_ordinary in zip(
+                tokenizer.vocabulary, train.counts.tolist(), tokenizer.is_ordinary.tolist(), strict=True
+            )
         ),
         "unigram_entropy": float(-log_unigram(train.counts) @ validation.counts / validation.counts.sum()),
     }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from .near_duplicates import SIGNATURE_BYTES
 from .preparation import Preparation
 from .prepared import PreparedCorpus
 from .records import RECORD
@@ -36,9 +37,12 @@ class Whole:
         return sum(times.get(name, 1.0) * _bytes_of(sample.folder / name) for name in names)
 
     def bytes_meanwhile(self, sample: PreparedCorpus) -> float:
-        """Of what lies beside that until the whole is prepared: encoded blocks, as large as its text, and records."""
+        """Of what lies beside that until the whole is prepared: records, and encoded blocks, as large as its text, or
+        before that what documents are compared by."""
         train, validation = (_bytes_of(sample.folder / part) for part in ("train", "validation"))
-        return self.train * train + self.validation * validation + RECORD.itemsize * self.documents(sample)
+        documents, blocks = self.documents(sample), self.train * train + self.validation * validation
+        signatures = documents * SIGNATURE_BYTES * ("near_duplicates" in sample.manifest["identity"])
+        return RECORD.itemsize * documents + max(blocks, signatures - self.bytes_on_disk(sample))
 
     def documents(self, sample: PreparedCorpus) -> float:
         """Of the whole corpus, with the held-out ones."""

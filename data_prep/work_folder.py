@@ -1,6 +1,6 @@
 """What a preparation under way keeps, so that it goes on where it was stopped: vocabulary and encoded blocks.
 
-    hub/                data sets of the Hub, a .jsonl.gz file each
+    hub/                data sets of the Hub, a .jsonl.gz file and its seal each
     identity.json       what is prepared from what
     documents.bin       a record of each document, and in signatures.bin what it is compared by, until it has been;
                         every run writes them again
@@ -41,7 +41,7 @@ class WorkFolder:
 
     def holds_finished_work(self) -> bool:
         """Whether there is a data set, a vocabulary or a block that was finished."""
-        finished = ("tokenizer.json", "blocks/*.json", "hub/*.gz")
+        finished = ("tokenizer.json", "blocks/*.json", "hub/*.json")
         return any(path for pattern in finished for path in self.path.glob(pattern))
 
     def belongs_to(self, identity: dict) -> bool:

@@ -139,8 +139,8 @@ def _one_too_many(option: Option | None, word: str, named: Mapping[str, Option])
 def _value(option: Option, flag: str, words: Sequence[str]) -> Any:
     if option.kind is bool:
         return flag.replace("_", "-") == f"--{option.name}"
-    # An empty word is a text, but no list of them.
-    if not (any(words) if is_list(option.kind) else words):
+    # A shell makes an empty word of a variable that is not set.
+    if not any(words):
         raise UserError(f"--{option.name}: a value is missing: give {describe(option.kind)}")
     return value_of(words, option.kind, f"--{option.name}")
 
@@ -160,8 +160,8 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             raise UserError(f"{source}: unknown setting {name}{hint}")
         option = options[asked]
         takes_list = any(map(is_list, members(option.kind)))
-        if entry is None:
-            if types.NoneType not in members(option.kind):
+        if entry is None or entry == "":
+            if entry == "" or types.NoneType not in members(option.kind):
                 raise UserError(f"{source}: {name} has no value: give {describe(option.kind)}, or leave it out")
             values[option.field.name] = None
             continue

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..durable import replaced
+from ..durable import Damaged, check_files, file_facts, read_sealed, replaced, write_sealed
 from ..errors import PrepError
 from . import builtin
 from .bad_rows import BadRows
@@ -247,7 +247,8 @@ class Corpus:
             if line and not lines:
                 self.cuts += was_cut
                 start, was_cut = number, False
-            if line or lines:
+            # Blank lines in a row are one.
+            if line or (lines and lines[-1]):
                 lines.append(line)
                 size += len(line)
             ends = rules.document == "line" or (rules.document == "blank-line" and not line)
@@ -281,7 +282,7 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
 def hub_copy(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
     """The data set as a .jsonl.gz file in `folder` with one or two of its columns, a line for each row.
 
-    A file that is there already was finished, and is used; a broken fetch leaves none.
+    A file that is there already was finished, and is used, if it is as it was written.
 
     Raises:
         PrepError: the data set cannot be opened, or broke off.
@@ -289,10 +290,13 @@ def hub_copy(source: Source, text_column: str, group_column: str | None, folder:
     columns = [name for name in (text_column, group_column) if name]
     known_by = json.dumps([source.path, *columns, _last_written(Path(split_name(source.path)[0]))])
     name = hashlib.blake2b(known_by.encode(), digest_size=16).hexdigest()
-    path = folder / f"{name}.jsonl.gz"
-    if not path.exists():
+    path, seal = folder / f"{name}.jsonl.gz", folder / f"{name}.json"
+    try:
+        check_files(folder, read_sealed(seal)["files"])
+    except Damaged:
         folder.mkdir(parents=True, exist_ok=True)
         _write_hub_copy(source, columns, path)
+        write_sealed(seal, {"files": file_facts(folder, [path.name])})
     found = path.stat()
     return replace(source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns)
 

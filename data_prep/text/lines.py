@@ -18,6 +18,8 @@ from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
 from .sources import Source
 
 _CHUNK = 1 << 20
+# Whoever stops in a text knows how far it has read.
+_SMALL_CHUNK = 1 << 16
 _BINARY_CHECK = 1 << 16
 # They spell half of a surrogate pair, too.
 _WITH_HALVES = ("utf-7", "unicode-escape", "raw-unicode-escape")
@@ -72,14 +74,14 @@ def check_unchanged(source: Source, found: os.stat_result) -> None:
         )
 
 
-def byte_chunks(source: Source, meter: Meter, decompress: bool = True) -> Iterator[bytes]:
-    """The file's bytes, a megabyte at a time."""
+def byte_chunks(source: Source, meter: Meter, decompress: bool = True, size: int = _CHUNK) -> Iterator[bytes]:
+    """The file's bytes, a megabyte or `size` at a time."""
     try:
         with open(source.path, "rb") as raw:
             check_unchanged(source, os.fstat(raw.fileno()))
             stream = gzip.GzipFile(fileobj=raw) if source.compressed and decompress else raw
             # read1 hands over what is there, so that a pipe is read as it is written.
-            while chunk := stream.read1(_CHUNK):
+            while chunk := stream.read1(size):
                 if raw.seekable():
                     meter.position = raw.tell()
                 check_unchanged(source, os.fstat(raw.fileno()))
@@ -123,7 +125,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     has_halves = codecs.lookup(encoding).name in _WITH_HALVES
     translator = io.IncrementalNewlineDecoder(decoder, translate=True)
     seen, line, first = 0, 1, True
-    for chunk in chain(byte_chunks(source, meter), [b""]):
+    for chunk in chain(byte_chunks(source, meter, size=_SMALL_CHUNK), [b""]):
         if seen == 0:
             _refuse_binary(source.shown, chunk[:_BINARY_CHECK], encoding)
         waiting = len(decoder.getstate()[0])

@@ -252,11 +252,12 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
     number = 0
     try:
         check_unchanged(source, os.stat(source.path))
-        with parquet.ParquetFile(source.path) as file:
+        # A group of rows is read bit by bit: files have groups of a million.
+        with parquet.ParquetFile(source.path, pre_buffer=False, buffer_size=1 << 20) as file:
             if twice := _repeated(file.schema_arrow.names):
                 raise _of_one_name(source.shown, twice)
             for batch in file.iter_batches(batch_size=64, columns=columns):
-                for row in batch.to_pylist():
+                for row in _plain_rows(batch):
                     number += 1
                     # Of all that is read: who stops at this row asks how far it is.
                     meter.position = source.size * number // file.metadata.num_rows
@@ -268,6 +269,23 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
             raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
         reason = str(error).splitlines()[0]
         raise PrepError(f"{source.shown} cannot be read as parquet ({reason}); write it again.") from None
+
+
+def _plain_rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a batch of Arrow; times that Python has not (after the year 9999, or of a zone that it does not know)
+    as text."""
+    import pyarrow
+
+    try:
+        return batch.to_pylist()
+    except (OverflowError, ValueError, pyarrow.ArrowInvalid):
+        columns = [
+            column.cast(pyarrow.timestamp(column.type.unit)).cast(pyarrow.string())
+            if pyarrow.types.is_timestamp(column.type)
+            else column
+            for column in batch.columns
+        ]
+        return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
 
 
 def _hub_rows(source: Source) -> Rows:

@@ -4,7 +4,7 @@ import difflib
 import shlex
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, islice
 from statistics import fmean, median
@@ -193,8 +193,9 @@ class RuleFinder:
     def _sample_rows(self, sources: list[Source], sample: "_Sample", text_column: str | None) -> str:
         """Finds the text column in the first source that has rows, if none is known, and requires it of the others."""
         sources = _spread(sources, _SAMPLED_FILES)
+        limit = max(_LEAST_SAMPLED_TEXT, _SAMPLED_TEXT // len(sources))
         for source in sources:
-            found = [row for _, row in islice(self.rows(source), _SAMPLED_ROWS)]
+            found = list(_first_rows(self.rows(source), limit))
             columns = list(dict.fromkeys(name for row in found for name in row))
             if not columns:
                 continue
@@ -330,6 +331,15 @@ def _beginning(source: Source, encoding: str, length: int) -> str:
         if length <= 0:
             break
     return "".join(blocks)
+
+
+def _first_rows(found: Rows, length: int) -> Iterator[dict[str, Any]]:
+    """At most `_SAMPLED_ROWS` rows, and no more once their texts have this many characters."""
+    for _, row in islice(found, _SAMPLED_ROWS):
+        yield row
+        length -= sum(len(value) for value in row.values() if isinstance(value, str))
+        if length <= 0:
+            return
 
 
 def _spread_over_text(lines: list[str], most: int) -> list[str]:

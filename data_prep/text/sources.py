@@ -159,23 +159,30 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
     if os.path.isdir(path):
         if not labelled and _is_written_by_us(path, least=2):
             raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder.")
-        found = _folder(path, ignored)
+        found = _folder(path, ignored, exclude)
     else:
         found = []
         begin, is_ours = _fixed_part(path), cache(_is_written_by_us)
-        for match in sorted(glob.glob(path, recursive=True)):
+        links: dict[Path, None] = {}
+        for match in sorted(_matches(path)):
             is_folder, place = os.path.isdir(match), Path(match)
-            inside = takewhile(lambda folder: folder != begin, (*([place] if is_folder else ()), *place.parents))
-            if not labelled and (ours := next(filter(is_ours, inside), None)):
+            above = takewhile(lambda folder: folder != begin, (*([place] if is_folder else ()), *place.parents))
+            inside = list(above) if glob.has_magic(path) else []
+            if link := next((folder for folder in reversed(inside) if folder.is_symlink()), None):
+                links[link] = None
+                exclude.covers(place.name, match)
+            elif not labelled and (ours := next(filter(is_ours, inside), None)):
                 left_out[ours] = None
                 exclude.covers(place.name, match)
             elif is_folder:
-                found += _folder(match, ignored)
-            elif os.path.exists(match):
+                found += _folder(match, ignored, exclude)
+            # What a person names may be a pipe.
+            elif os.path.isfile(match) or (os.path.exists(match) and not glob.has_magic(path)):
                 found.append((os.path.basename(match), match))
             else:
                 ignored.append(os.path.basename(match))
-        names = [_left_out(Path(os.path.relpath(folder, begin)).as_posix()) for folder in left_out]
+        below = [(folder, Path(os.path.relpath(folder, begin)).as_posix()) for folder in (*links, *left_out)]
+        names = [name if folder in links else _left_out(name) for folder, name in below]
         ignored += [name for name in names if name not in ignored]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
@@ -191,6 +198,33 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
     return usable
 
 
+def _matches(pattern: str) -> set[str]:
+    """What a pattern finds, as `glob.glob` does, but that ** leads into no link to a folder, which may lead round in a
+    circle."""
+    head, stars, tail = _first_stars(pattern)
+    if not stars:
+        return set(glob.glob(pattern))
+    found = set()
+    for start in glob.glob(head) if glob.has_magic(head) else [head]:
+        for folder, folders, _ in os.walk(start or os.curdir):
+            folders[:] = [name for name in folders if not name.startswith(".") and not _is_link(folder, name)]
+            below = os.path.relpath(folder, start or os.curdir)
+            place = start if below == os.curdir else os.path.join(start, below, "")
+            found |= _matches(glob.escape(place) + (tail or "*"))
+    return found
+
+
+def _first_stars(pattern: str) -> tuple[str, str, str]:
+    """What stands before the first part that is **, this part, and what stands behind it; all of it before, if there is
+    none."""
+    match = re.search(r"(?:^|(?<=/))\*\*(?:/+|$)", pattern)
+    return (pattern[: match.start()], match[0], pattern[match.end() :]) if match else (pattern, "", "")
+
+
+def _is_link(folder: str, name: str) -> bool:
+    return os.path.islink(os.path.join(folder, name))
+
+
 def _conversion(names: Iterable[str]) -> str:
     """What makes text of such files, for a message; "" where that is not known."""
     endings = Counter(os.path.splitext(name.lower())[1] for name in names)
@@ -200,7 +234,7 @@ def _conversion(names: Iterable[str]) -> str:
     return f"{known[0]} is made into text with {_CONVERTERS[known[0]]} (docs/your_text.md has the command), or "
 
 
-def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
+def _folder(path: str, ignored: list[str], exclude: Exclusion) -> list[tuple[str, str]]:
     """(name, path) of the files in a folder and those in it, hidden ones left out.
 
     What is no file (a broken link, a link to a folder, which may lead round in a circle) goes to `ignored`, and folders
@@ -208,6 +242,8 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
     """
 
     def refuse(error: OSError) -> None:
+        if exclude.covers(os.path.relpath(error.filename, path) + "/", error.filename + "/"):
+            return
         name = _printable(os.path.relpath(error.filename, os.path.dirname(os.path.abspath(path))))
         raise PrepError(f"the folder {name} cannot be read ({error.strerror}); check its permissions.") from None
 
@@ -217,7 +253,7 @@ def _folder(path: str, ignored: list[str]) -> list[tuple[str, str]]:
         ours = [name for name in folders if _is_written_by_us(os.path.join(folder, name))]
         ignored += [_left_out(Path(folder, name).relative_to(path).as_posix()) for name in ours]
         folders[:] = [name for name in folders if name not in ours]
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        links = [name for name in folders if _is_link(folder, name)]
         for name in [*files, *links]:
             file = Path(folder, name)
             if file.is_file() and not name.startswith("."):

@@ -7,11 +7,12 @@ from itertools import chain, islice
 
 import numpy as np
 
-from .training import continues_word, count_characters, normalised_counts
+from .training import chunks, continues_word, count_characters, normalised_counts
 from .word_counts import FrequentCounts
 from .wordpiece import WordPieceTokenizer
 
-_TEXTS_AT_ONCE = 4_096
+# Of 65,536 characters each; what is made of them takes some forty times their bytes.
+_CHUNKS_AT_ONCE = 32
 # Entries are chosen in rounds. After each round the words are cut again: later entries are judged by what earlier ones
 # left over.
 _ROUNDS = 8
@@ -96,8 +97,8 @@ def words_in_pieces(tokenizer: WordPieceTokenizer, texts: Iterable[str]) -> Coun
     Of very many words the rare ones are dropped (see `FrequentCounts`).
     """
     counts = FrequentCounts(_MOST_PIECES)
-    texts = iter(texts)
-    while some := list(islice(texts, _TEXTS_AT_ONCE)):
+    left = chunks(texts)
+    while some := list(islice(left, _CHUNKS_AT_ONCE)):
         ids = np.fromiter(chain.from_iterable(tokenizer.encode(some)), dtype=np.int64)
         # A text begins with the start of a word.
         starts = np.append(np.flatnonzero(tokenizer.starts_word[ids]), len(ids))

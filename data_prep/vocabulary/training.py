@@ -76,7 +76,7 @@ def train_vocabulary(
 def count_characters(texts: Iterable[str]) -> np.ndarray:
     """How often each Unicode code point occurs: int64 [0x110000]."""
     counts = np.zeros(0x110000, dtype=np.int64)
-    for chunk in _chunks(texts):
+    for chunk in chunks(texts):
         _add_characters(counts, chunk)
     return counts
 
@@ -84,7 +84,7 @@ def count_characters(texts: Iterable[str]) -> np.ndarray:
 def _count(texts: Iterable[str], normalizer: normalizers.Normalizer) -> tuple[np.ndarray, Counter[str]]:
     """How often each code point occurs, and each word as the vocabulary spells it."""
     characters, words = np.zeros(0x110000, dtype=np.int64), WordCounts(normalizer)
-    for chunk in _chunks(texts):
+    for chunk in chunks(texts):
         _add_characters(characters, chunk)
         words.add(chunk)
     return characters, words.result()
@@ -102,7 +102,7 @@ def automatic_size(character_counts: np.ndarray) -> int:
     return 8_192 if size_in_bytes < 20e6 else 16_384 if size_in_bytes < 200e6 else 30_528
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[str]:
+def chunks(texts: Iterable[str]) -> Iterator[str]:
     """Gather short texts and cut long ones: the trainer's memory and speed do not depend on their lengths."""
     waiting: list[str] = []
     length = 0

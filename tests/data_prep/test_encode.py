@@ -111,6 +111,14 @@ def test_the_ids_are_the_documents_in_order(one_worker, small_tokenizer, documen
     assert any(INVISIBLE == line for _, document in documents for line in document.lines)
 
 
+def test_files_of_others_among_the_blocks_stay(tmp_path):
+    store = BlockStore(tmp_path / "blocks")
+    for name in ("train-00000.npz", "train-00003.npz", "train-00003.json", "train-00000-conflict.json"):
+        (store.folder / name).touch()
+    store.remove_after("train", 1)
+    assert {path.name for path in store.folder.iterdir()} == {"train-00000.npz", "train-00000-conflict.json"}
+
+
 def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_tokenizer, documents):
     store = BlockStore(tmp_path / "blocks")
     for path in one_worker.folder.iterdir():

@@ -107,6 +107,27 @@ def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys, monkey
     assert meanwhile == pytest.approx(max(worked_with), rel=0.2)
 
 
+def test_the_plan_of_many_short_rows_counts_what_they_are_compared_by(tmp_path, capsys):
+    texts = [document(3, seed) for seed in range(24_000)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text, "n": 5}) + "\n" for text in texts))
+    assert sum(map(len, texts)) > 1.5 * SAMPLE_BYTES
+    given = [f"--corpus={tmp_path / 'rows.jsonl'}", "--sequence-length=48", "--workers=1"]
+    assert main([*given, f"--out={tmp_path / 'out'}", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    tokens = int(re.search(r"text .* MB, ([\d,]+) tokens", printed)[1].replace(",", ""))
+    assert tokens == pytest.approx(num_words(texts), rel=0.05)
+    found = re.search(r"disk +about ([\d,]+) MB, and ([\d,]+) MB more", printed).groups()
+    assert sum(int(number.replace(",", "")) * 1e6 for number in found) > 252 * len(texts)
+
+
+def test_a_beginning_of_copies_is_told_from_a_whole_of_copies(tmp_path, capsys):
+    rows = [" ".join(WORDS * 6)] * 6_000 + [document(6, seed) for seed in range(3_000)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    given = [f"--corpus={tmp_path / 'rows.jsonl'}", f"--out={tmp_path / 'out'}", "--workers=1", "--dry-run"]
+    assert main(given) == 2
+    assert "is all there is but copies in the beginning, which is what a dry run reads" in capsys.readouterr().err
+
+
 def bytes_of(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 

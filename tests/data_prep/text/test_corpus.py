@@ -1,24 +1,29 @@
 import csv
 import datetime
+import glob
 import gzip
 import json
 import os
 import re
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from data_prep.errors import PrepError
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.text import readers, rules, sources
 from data_prep.text.cells import group_of
 from data_prep.text.corpus import Corpus
+from data_prep.text.lines import Meter
 from data_prep.text.rules import LARGE_FILE
 from data_prep.text.sources import Exclusion, resolve
 
@@ -249,6 +254,115 @@ def test_folders_globs_and_files_give_each_file_once_in_order(tmp_path, monkeypa
     (tmp_path / "broken.txt").symlink_to(tmp_path / "gone.txt")
     assert Corpus(["*.txt"]).ignored == ["broken.txt"] and read("*.txt") == [["b.txt"]]
     assert read("b.txt", "a") == [["b.txt"], ["a/a.txt.gz"], ["a/z.txt"]]
+
+
+def test_links_to_folders_are_left_out_of_patterns_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes/a.txt", "notes/deep/b.txt", "other/s.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    for link, to in (("lnk", "../other"), ("self", "."), ("self2", ".")):
+        Path("notes", link).symlink_to(to)
+    for pattern, found in (
+        ("notes/**/*.txt", ["a.txt", "b.txt"]),
+        ("notes/**", ["a.txt", "deep/b.txt"]),
+        ("**/*.txt", ["a.txt", "b.txt", "s.txt"]),
+        ("notes/*", ["a.txt", "b.txt"]),
+        ("notes/*/*.txt", ["b.txt"]),
+    ):
+        corpus = Corpus([pattern])
+        assert sorted(os.path.basename(name) for name, _ in corpus.files) == [os.path.basename(name) for name in found]
+        assert {"lnk", "self", "self2"} >= set(map(os.path.basename, corpus.ignored))
+    assert set(Corpus(["notes/*"]).ignored) == {"lnk", "self", "self2"}
+    # A link that a person names is followed.
+    assert read("notes/lnk/*.txt") == read("notes/lnk") == [["other/s.txt"]]
+
+
+def files(paths):
+    return {os.path.realpath(path) for path in paths if os.path.isfile(path)}
+
+
+@given(st.lists(st.sampled_from(["**", "*", "a", "b*", "[ab]", "c.txt", "*.txt", ".h"]), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_patterns_find_what_those_of_python_find(many_files, parts):
+    os.chdir(many_files)
+    for pattern in ("/".join(parts), "./" + "/".join(parts), f"{many_files}/" + "/".join(parts)):
+        ours, theirs = sources._matches(pattern), glob.glob(pattern, recursive=True)
+        below = {path for folder in ours if os.path.isdir(folder) for path in glob.glob(folder + "/**", recursive=True)}
+        assert files(ours) <= files(theirs) <= files([*ours, *(below if parts[-1] == "**" else ())])
+
+
+@pytest.fixture
+def many_files(tmp_path, monkeypatch):
+    for name in ("c.txt", "a/c.txt", "a/b/c.txt", "b1/a/b/c.txt", ".h/c.txt", "a/.h/c.txt", "b2/d.md", "a/[ab]/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_that_a_pattern_finds_is_left_out(tmp_path):
+    (tmp_path / "a.txt").write_text("a text")
+    os.mkfifo(tmp_path / "p.txt")
+    corpus = Corpus([f"{tmp_path}/*.txt"])
+    assert [name for name, _ in corpus.files] == ["a.txt"] and corpus.ignored == ["p.txt"]
+
+
+def test_a_folder_that_is_left_out_may_be_unreadable(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refused(path):
+        if os.fspath(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(PrepError, match="closed cannot be read"):
+        resolve([str(tmp_path)])
+    for pattern in ("closed/", "closed/*", f"{tmp_path}/closed/"):
+        assert [source.name for source in resolve([str(tmp_path)], Exclusion((pattern,)))[0]] == ["a.txt"]
+
+
+def test_many_blank_lines_take_no_memory(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n" + "\n" * 3_000_000 + "two\n")
+    corpus = Corpus([str(tmp_path / "a.txt")], document="file")
+    tracemalloc.start()
+    try:
+        assert [document.lines for document in corpus.documents()] == [["one", "two"]]
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_look_at_the_beginning_takes_no_more_rows_than_it_needs():
+    rows = ((n, {"text": "a" * 100, "more": 5}) for n in range(1000))
+    assert len(list(rules._first_rows(rows, 450))) == 5 and next(rows)[0] == 5
+    assert len(list(rules._first_rows(rows, 10**9))) == rules._SAMPLED_ROWS
+
+
+def test_times_that_python_has_not_are_text(tmp_path):
+    far = pyarrow.array([None, 10**15, 0], pyarrow.timestamp("s"))
+    elsewhere = pyarrow.array([0, 1, 2], pyarrow.timestamp("ms", tz="Mars/Base"))
+    table = pyarrow.table({"text": ["a", "b", "c"], "far": far, "elsewhere": elsewhere, "n": [1, 2, 3]})
+    parquet.write_table(table, tmp_path / "far.parquet")
+    assert read(tmp_path / "far.parquet") == [["a"], ["b"], ["c"]]
+    [source], _ = resolve([str(tmp_path / "far.parquet")])
+    found = [row for _, row in readers.rows(source, "utf-8", Meter())]
+    assert [row["n"] for row in found] == [1, 2, 3] and found[0]["far"] is None
+    assert found[2]["far"].startswith("1970-01-01 00:00:00") and found[1]["elsewhere"].endswith("00.001")
+
+
+def test_a_group_of_rows_of_parquet_is_read_bit_by_bit(tmp_path):
+    texts = np.random.default_rng(0).integers(97, 123, (20_000, 1_000), np.uint8).view("S1000").ravel().astype(str)
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", use_dictionary=False)
+    [source], _ = resolve([str(tmp_path / "a.parquet")])
+    before = pyarrow.total_allocated_bytes()
+    next(found := readers.rows(source, "utf-8", Meter()))
+    assert pyarrow.total_allocated_bytes() - before < source.size / 2
+    found.close()
 
 
 def test_what_this_tool_wrote_is_no_text(tmp_path, monkeypatch):
@@ -601,17 +715,29 @@ def test_a_data_set_is_read_once_and_later_from_its_copy(tmp_path):
     expected, digest = list(corpus.documents()), corpus.digest()
     [said] = corpus.fetch(tmp_path / "copies")
     assert "hub:set is on this machine now" in said
-    [copy] = (tmp_path / "copies").iterdir()
+    [copy] = (tmp_path / "copies").glob("*.gz")
     written = copy.stat().st_mtime_ns
     # Another run finds the copy.
     (tmp_path / "copies" / "unfinished.tmp").write_bytes(b"cut")
     other.fetch(tmp_path / "copies")
     (tmp_path / "copies" / "unfinished.tmp").unlink()
-    assert [*(tmp_path / "copies").iterdir()] == [copy] and copy.stat().st_mtime_ns == written
+    assert [*(tmp_path / "copies").glob("*.gz")] == [copy] and copy.stat().st_mtime_ns == written
     shutil.rmtree(tmp_path / "set")
     assert list(corpus.documents()) == expected and corpus.digest() == digest
-    assert corpus.bytes_read == corpus.total_bytes == sum(f.stat().st_size for f in (tmp_path / "copies").iterdir())
+    assert corpus.bytes_read == corpus.total_bytes == copy.stat().st_size
     assert list(other.documents()) == expected
+
+
+def test_a_damaged_copy_of_a_data_set_is_made_again(tmp_path):
+    name = f"hub:{hub_set(tmp_path / 'set')}"
+    first, again = Corpus([name]), Corpus([name])
+    first.fetch(tmp_path / "copies")
+    expected = list(first.documents())
+    [copy] = (tmp_path / "copies").glob("*.gz")
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    again.fetch(tmp_path / "copies")
+    assert copy.read_bytes() == whole and list(again.documents()) == expected
 
 
 def test_a_data_set_that_was_written_again_is_read_again(tmp_path):

@@ -1,6 +1,7 @@
 """Entries added to a vocabulary: they are what shortens the text most, and nothing else changes."""
 
 import re
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -32,6 +33,18 @@ def test_words_are_cut_as_the_tokenizer_cuts_them(small_tokenizer, lines):
             if len(pieces) > 1:
                 expected[word] += 1
     assert words_in_pieces(small_tokenizer, lines) == expected
+
+
+def test_long_lines_take_no_more_memory_than_short_ones(small_tokenizer, monkeypatch):
+    monkeypatch.setattr("data_prep.vocabulary.extension._CHUNKS_AT_ONCE", 1)
+    lines = ["heartbeat xyz " * 3_500] * 40
+    tracemalloc.start()
+    try:
+        found = words_in_pieces(small_tokenizer, lines)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert set(found.values()) == {3_500 * 40}
 
 
 def test_continuations_and_words_that_cannot_be_spelled(small_tokenizer):
