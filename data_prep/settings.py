@@ -68,6 +68,8 @@ class PrepSettings:
     """Processes that encode. auto: one a core of this machine. The result does not depend on it."""
 
     def __post_init__(self):
+        if not self.corpus:
+            raise PrepError("no text is named: give files, folders, hub:owner/name or builtin as --corpus")
         if isinstance(self.vocab_size, int):
             near = min(max(128, round(self.vocab_size / 64) * 64), _LARGEST_VOCABULARY)
             if self.vocab_size != near:

@@ -1,5 +1,6 @@
 """The shape of a BERT: its settings, the named sizes, and what a size costs."""
 
+import sys
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -112,7 +113,8 @@ class BertConfig:
             if not _is_integer(value) or value < least:
                 raise ModelError(f"{name} is {value!r:.40}; give a whole number of at least {least}.")
             if value > most:
-                raise ModelError(f"{name} is {float(value):.3g}, over the limit of {most:,}; is config.json damaged?")
+                shown = f"{float(value):.3g}" if value < 1e300 else "a number of hundreds of digits"
+                raise ModelError(f"{name} is {shown}, over the limit of {most:,}; is config.json damaged?")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             if name == "classifier_dropout" and value is None:
@@ -122,8 +124,8 @@ class BertConfig:
             setattr(self, name, float(value))
         for name in ("initializer_range", "layer_norm_eps"):
             value = getattr(self, name)
-            if not _is_number(value) or not 0 < value < float("inf"):
-                raise ModelError(f"{name} is {value!r}; give a positive number.")
+            if not _is_number(value) or not 0 < value <= sys.float_info.max:
+                raise ModelError(f"{name} is {value!r:.40}; give a positive number.")
             setattr(self, name, float(value))
 
     def _check_pad_token(self) -> None:

@@ -134,8 +134,8 @@ def _has_wordpiece(folder: Path) -> bool:
     path = folder / "tokenizer.json"
     if (folder / "vocab.txt").is_file() or not path.is_file():
         return not (folder / "spiece.model").is_file()
-    kind: object = (read_json(path).get("model") or {}).get("type")
-    return kind == "WordPiece"
+    stated = read_json(path).get("model")
+    return isinstance(stated, dict) and stated.get("type") == "WordPiece"
 
 
 def read_config(folder: str | Path) -> BertConfig:

@@ -45,6 +45,10 @@ def open_weights(folder: Path, prefix: str = "bert.") -> StoredWeights:
         return _canonical(open_safetensors(folder), prefix)
     if pickled.is_file():
         return _canonical(_from_pickle(pickled), prefix)
+    if (folder / "pytorch_model.bin.index.json").is_file():
+        raise ModelError(
+            f"{folder} holds its weights in several .bin files, which are not read. Save the model as safetensors."
+        )
     raise ModelError(
         f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the folder again."
     )
@@ -113,7 +117,7 @@ def _from_safetensors(path: Path, files: list[Path]) -> StoredWeights:
 def _shards(index: Path) -> list[Path]:
     """The files that an index names, all present."""
     places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+    if not isinstance(places, dict) or not all(isinstance(name, str) and "\0" not in name for name in places.values()):
         raise ModelError(f"{index} is not an index of safetensors files: {_REMEDY}")
     files = [index.parent / Path(name).name for name in sorted(set(places.values()))]
     for file in files:

@@ -67,11 +67,12 @@ def to_distilbert(folder: str | Path, out: str | Path) -> None:
     from model.huggingface import save_tensors
 
     from .engine.checkpoint import num_bytes
-    from .engine.folder import whole_folder
+    from .engine.folder import require_embeddings, whole_folder
 
     if Path(out).exists():
         raise PretrainError(f"{out} is there already: give another --out")
     model, tokenizer = open_bert(folder), WordPieceTokenizer.load(folder)
+    require_embeddings(folder, tokenizer.vocab_size, model.config.vocab_size, PretrainError)
     tensors = renamed(model)
     with whole_folder(Path(out), num_bytes(tensors.values())) as temporary:
         save_tensors(tensors, temporary / "model.safetensors")

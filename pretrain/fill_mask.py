@@ -1,8 +1,10 @@
 """What a checkpoint knows: the most probable words for each [MASK]. `python -m pretrain.fill_mask --model DIR "..."`"""
 
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -69,22 +71,24 @@ class MaskFiller:
             PretrainError: a text has no [MASK], or is longer than the model can read.
         """
         import torch
+        from torch.nn.utils.rnn import pad_sequence
 
-        rows = [self._encode(text) for text in texts]
-        longest = max(map(len, rows), default=0)
-        ids = torch.full((len(rows), longest), self.tokenizer.pad_id)
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = torch.tensor(row)
+        from model import PackedBatch
+
+        if not texts:
+            return []
+        rows = [torch.tensor(self._encode(text)) for text in texts]
+        ids, mask = (pad_sequence(each, batch_first=True) for each in (rows, [torch.ones_like(row) for row in rows]))
+        at = (torch.cat(rows) == self.tokenizer.mask_id).nonzero().squeeze(1)
         with torch.inference_mode():
-            logits = self.model(ids, attention_mask=(ids != self.tokenizer.pad_id).long()).logits
-        found = []
-        for place, row in enumerate(rows):
-            masked = [i for i, token in enumerate(row) if token == self.tokenizer.mask_id]
-            probabilities = logits[place, masked].float().softmax(-1)[:, : self.tokenizer.vocab_size]
-            best = probabilities.topk(min(top_k, probabilities.shape[-1]))
-            values = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            found.append([[(self.tokenizer.vocabulary[i], p) for i, p in zip(*v, strict=True)] for v in values])
-        return found
+            encoded = self.model.bert.encode(PackedBatch.from_padded(ids, attention_mask=mask), at=at)
+            probabilities = self.model.word_scores(encoded.last_hidden_state).float().softmax(-1)
+        if not probabilities.isfinite().all():
+            raise PretrainError("the weights of the model hold numbers that are not finite: give another --model")
+        best = probabilities[:, : self.tokenizer.vocab_size].topk(min(top_k, self.tokenizer.vocab_size))
+        words = ([self.tokenizer.vocabulary[i] for i in of_mask] for of_mask in best.indices.tolist())
+        of_masks = (list(zip(*each, strict=True)) for each in zip(words, best.values.tolist(), strict=True))
+        return [list(islice(of_masks, int((row == self.tokenizer.mask_id).sum()))) for row in rows]
 
     def _encode(self, text: str) -> list[int]:
         parts = words_apart(text).split(MASK)
@@ -101,15 +105,20 @@ class MaskFiller:
 
 
 def read_texts(settings: FillMaskSettings) -> Iterable[str]:
-    """The sentences given as arguments, in a file, or on standard input; blank lines are passed over."""
+    """The sentences given as arguments, in a file, or on standard input; blank lines are passed over.
+
+    What nobody types is UTF-8, whatever the terminal writes.
+    """
     if settings.text and settings.file:
         raise PretrainError("sentences and --file were both given: leave one out")
     if settings.text:
         yield from map(whole_characters, settings.text)
         return
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     try:
         with open(settings.file, encoding="utf-8") if settings.file else sys.stdin as lines:
-            yield from (line.strip() for line in lines if line.strip())
+            yield from (whole_characters(line.strip()) for line in lines if line.strip())
     except OSError as error:
         raise PretrainError(f"cannot read {settings.file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -208,6 +208,8 @@ class Pretraining:
             say(f"Going on from {checkpoint}.")
         else:
             model, state = make_model(self.settings, self.prepared, self.objective), {}
+        # As transformers is to be told.
+        self.prepared.tokenizer.tells_segments = model.config.type_vocab_size > 1
         self.objective.freeze_unused(model)
         model.to(self.settings.device)
         self.settings = with_batch_size(self.settings, self.phases, model)

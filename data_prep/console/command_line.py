@@ -43,6 +43,10 @@ def main(
     141: whoever read the output (head, a pager) has ended.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # Whoever starts a program may close them. What is opened takes the place of the one that is closed.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal may lack letters of the text, and names of files may be no text.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -83,6 +87,9 @@ def _main(
         return 2
     try:
         if command.print_config:
+            if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+                # --config reads UTF-8.
+                sys.stdout.reconfigure(encoding="utf-8")
             print(to_yaml(settings), end="")
         else:
             run(settings)
@@ -252,7 +259,7 @@ def _read_yaml(name: Path) -> dict[str, Any]:
         raise UserError(f"cannot read the settings file {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not UTF-8 text at byte {error.start}: give a YAML file") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
         raise UserError(f"{name} is not valid YAML{place}: write one `name: value` a line") from None

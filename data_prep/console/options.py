@@ -96,6 +96,8 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> d
             raise UserError(_one_too_many(option, others[0], named))
         free += others
         if option is not None:
+            if is_list(option.kind) and option.field.name in values:
+                raise UserError(f"--{option.name} is given twice: put all of its values behind one")
             values[option.field.name] = _value(option, flag, own)
     if free:
         values[positional.field.name] = value_of(free, positional.kind, positional.name)
@@ -159,6 +161,8 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             hint = f": did you mean {guess}?" if guess else ": remove it, or see --help for the names"
             raise UserError(f"{source}: unknown setting {name}{hint}")
         option = options[asked]
+        if option.field.name in values:
+            raise UserError(f"{source}: {name} stands there twice: leave one out")
         takes_list = any(map(is_list, members(option.kind)))
         if entry is None or entry == "":
             if entry == "" or types.NoneType not in members(option.kind):

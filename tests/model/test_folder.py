@@ -220,6 +220,11 @@ def index_of(content):
     return damage
 
 
+def several_pickles(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin.index.json").write_text("{}")
+
+
 WORDS, QUERY = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.attention.self.query.weight"
 DAMAGES = {
     "no folder": (shutil.rmtree, "is not a folder"),
@@ -237,6 +242,8 @@ DAMAGES = {
     "foreign weights": (replace_file("model.safetensors", b"PK" * 99), "model.safetensors cannot be read"),
     "vocabulary": (change_config(vocab_size=99), r"word_embeddings.weight has shape \(61, 24\).*\(99, 24\)"),
     "absurd vocabulary": (change_config(vocab_size=10**12), "vocab_size is 1e.12, over the limit"),
+    "a vocabulary of hundreds of digits": (change_config(vocab_size=10**400), "vocab_size is a number of hundreds of"),
+    "a range of hundreds of digits": (change_config(initializer_range=10**400), "initializer_range is 1000"),
     "large vocabulary": (change_config(vocab_size=10**7), r"word_embeddings.weight has shape \(61, 24\)"),
     "fewer layers": (
         change_config(num_hidden_layers=1),
@@ -259,6 +266,8 @@ DAMAGES = {
     "pickled code": (pickle_of(os.getcwd), "pytorch_model.bin cannot be read as tensors"),
     "pickled list": (pickle_of([torch.ones(1)]), "something other than named tensors"),
     "broken index": (index_of("{}"), "is not an index"),
+    "a shard without a name": (index_of('{"weight_map": {"a": "b\\u0000.safetensors"}}'), "is not an index"),
+    "several pickles": (several_pickles, "several .bin files, which are not read"),
     "lost shard": (index_of('{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors, named by"),
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, DistilBertForMaskedLM, pipeline
 
+from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune.run import main as finetune
 from model import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification
 from model.families import BERT, FAMILIES
@@ -81,6 +82,13 @@ def test_what_distilbert_cannot_be_is_refused(kind, changes, words, save, tmp_pa
     assert main([f"--model={save(kind, **changes)}", f"--out={tmp_path / 'distilbert'}"]) == 2
     said = capsys.readouterr().err
     assert words in said and len(said.splitlines()) == 1 and not (tmp_path / "distilbert").exists()
+
+
+def test_a_tokenizer_of_more_entries_is_refused(save, tmp_path, capsys):
+    folder = save()
+    WordPieceTokenizer.load(folder).extended(["xyzzyx"]).save(folder, 64)
+    assert main([f"--model={folder}", f"--out={tmp_path / 'distilbert'}"]) == 2
+    assert "use the tokenizer of this model" in capsys.readouterr().err and not (tmp_path / "distilbert").exists()
 
 
 def test_another_family_is_refused(save, tmp_path, capsys, monkeypatch):

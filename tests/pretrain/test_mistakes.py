@@ -122,6 +122,13 @@ PRETRAIN_MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("stage", [prepare, pretrain])
+def test_settings_without_a_text_are_refused(stage, tmp_path, capsys):
+    (tmp_path / "empty.yaml").write_text("corpus: []\n")
+    assert stage([f"--config={tmp_path / 'empty.yaml'}"]) == 2
+    assert_one_sentence(capsys.readouterr().err, ["no text is named: give files"])
+
+
 @pytest.mark.parametrize("mistake", PRETRAIN_MISTAKES)
 def test_a_wrong_argument_is_refused(mistake, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -404,7 +404,7 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["init-from", "teacher"])
 def test_a_model_that_knows_no_pairs_is_asked_for_words_alone(prepared, tmp_path, capsys, option):
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import AutoTokenizer, BertConfig, BertForPreTraining
 
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
     sizes |= {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 64, "type_vocab_size": 1}
@@ -416,6 +416,8 @@ def test_a_model_that_knows_no_pairs_is_asked_for_words_alone(prepared, tmp_path
     assert "knows no second text of a pair" in said and "give --objective mlm" in said
     assert not (tmp_path / "run").exists()
     assert main([*options, f"--{option}={tmp_path / 'hf'}", "--objective=mlm"]) == 0
+    # transformers sends it no types of tokens.
+    assert "token_type_ids" not in AutoTokenizer.from_pretrained(tmp_path / "run" / "final")("a patient", "the heart")
 
 
 def test_a_model_without_an_mlm_head_gets_one_that_knows_word_frequencies(prepared, tmp_path):
