@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -27,6 +28,36 @@ def tokens_at_once(device: str) -> int:
     return _TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU
 
 
+class _Sharing:
+    """Calls that share the threads of the process out, which may overlap.
+
+    New threads begin with the number that was set last, in whatever thread: while a call is under way, it is that of a
+    worker. The last call to end sets again what the first one found.
+    """
+
+    def __init__(self):
+        self._lock, self._calls, self._threads = Lock(), 0, 0
+
+    def threads(self) -> int:
+        """How many there are to share."""
+        with self._lock:
+            return self._threads if self._calls else torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._threads = self._threads if self._calls else torch.get_num_threads()
+            self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            if not self._calls:
+                torch.set_num_threads(self._threads)
+
+
+_SHARING = _Sharing()
+
+
 def in_parallel(
     compute: Callable[[Batch], Result], batches: Iterable[Batch], device: torch.device | str
 ) -> Iterator[Result]:
@@ -38,8 +69,9 @@ def in_parallel(
     Raises:
         Whatever `compute` or `batches` raises, in its turn; batches that have begun end first.
     """
-    threads, batches = torch.get_num_threads(), iter(batches)
+    batches = iter(batches)
     first = list(islice(batches, 2))
+    threads = _SHARING.threads()
     workers = min(threads, _MOST_AT_ONCE)
 
     @torch.inference_mode()
@@ -49,16 +81,15 @@ def in_parallel(
     if torch.device(device).type != "cpu" or workers == 1 or len(first) < 2:
         yield from map(without_gradients, chain(first, batches))
         return
-    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
-    try:
-        running: deque[Future[Result]] = deque()
-        for batch in chain(first, batches):
-            running.append(pool.submit(without_gradients, batch))
-            if len(running) > workers:
+    with _SHARING:
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
+        try:
+            running: deque[Future[Result]] = deque()
+            for batch in chain(first, batches):
+                running.append(pool.submit(without_gradients, batch))
+                if len(running) > workers:
+                    yield running.popleft().result()
+            while running:
                 yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-        # New threads begin with the number that was set last, in whatever thread.
-        torch.set_num_threads(threads)
+        finally:
+            pool.shutdown(cancel_futures=True)

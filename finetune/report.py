@@ -117,7 +117,7 @@ def scores_table(
     for split, found in (intervals or {}).items():
         header.append(f"95 % interval, {split}")
         for row, metric in zip(rows, shown.values(), strict=True):
-            row.append("undefined" if found[metric] is None else "{:.3f} to {:.3f}".format(*found[metric]))
+            row.append(_interval(found[metric]))
     text = _aligned([header, *rows])
     seeds = max(len(found["loss"]["seeds"]) for found in parts.values())
     return text if seeds == 1 else f"{text}\nmean ± standard deviation over {what or f'{seeds} seeds'}"
@@ -141,8 +141,7 @@ def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) 
     for value, found in parts.items():
         ends = found["intervals"][first[1]]
         cells = [number(found["scores"][metric]) for _, metric in others]
-        interval = "undefined" if ends is None else "{:.3f} to {:.3f}".format(*ends)
-        rows.append([value or "(none)", found["texts"], number(found["scores"][first[1]]), interval, *cells])
+        rows.append([value or "(none)", found["texts"], number(found["scores"][first[1]]), _interval(ends), *cells])
     names = short_names([row[0] for row in rows], 32)
     return _aligned([header, *([name, *row[1:]] for name, row in zip(names, rows, strict=True))])
 
@@ -159,15 +158,28 @@ def parts_of_folds_table(shown: Mapping[str, str], parts: Mapping[str, dict], wh
 
 
 def number(value: float | None) -> str:
-    """Three digits, or "undefined"."""
-    return "undefined" if value is None else f"{value:.3f}"
+    """Three digits behind the point, two in all of what would be 0.000, four of a million and more; or "undefined"."""
+    return "undefined" if value is None else _shown(value)
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return "undefined" if ends is None else f"{_shown(ends[0])} to {_shown(ends[1])}"
+
+
+def _shown(value: float, sign: str = "") -> str:
+    if 0 < abs(value) < 0.0005:
+        return f"{value:{sign}.2g}"
+    return f"{value:{sign}.3f}" if abs(value) < 1e6 else f"{value:{sign}.4g}"
 
 
 def score(found: dict, sign: str = "") -> str:
     """A `metrics.spread` as text: 0.812, or 0.812 ± 0.004 of several seeds; `sign` "+" for differences."""
     if found["mean"] is None:
         return "undefined"
-    return f"{found['mean']:{sign}.3f}" + ("" if found["std"] is None else f" ± {found['std']:.3f}")
+    mean, std = found["mean"], found["std"]
+    # A spread has as many digits as its mean, where this has few.
+    of_std = "" if std is None else f" ± {std:.3f}" if 0.0005 <= abs(mean) < 1e6 or mean == 0 else f" ± {_shown(std)}"
+    return _shown(mean, sign) + of_std
 
 
 def _aligned(rows: Sequence[Sequence]) -> str:

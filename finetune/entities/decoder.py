@@ -73,11 +73,12 @@ class TagDecoder:
         return names if self.scheme.of_words else {**names, ENTITIES: found}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where a word has a blank itself."""
+        """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where one has a blank itself."""
         found = self.prediction(output, example)
-        if any(" " in word for word in found[PREDICTED_WORDS]):
+        if any(" " in each for each in (*found[PREDICTED_WORDS], *found[TAGS])):
             raise FinetuneError(
-                f"{example.place} has a word with a blank, and blanks stand between words in a CSV: use --format jsonl"
+                f"{example.place} has a word or a tag with a blank, and blanks stand between them in a CSV: use "
+                "--format jsonl"
             )
         flat = {name: " ".join(found[name]) for name in (PREDICTED_WORDS, TAGS)}
         of_entities = {} if self.scheme.of_words else {ENTITIES: json.dumps(found[ENTITIES], ensure_ascii=False)}

@@ -18,8 +18,8 @@ _LONGEST = 20
 def dictionary(words: Sentences, tags: Sentences, others: Sentences) -> Iterator[list[str]]:
     """Tags for `others`: where words are those of a training entity, in whatever case, its most frequent type.
 
-    Of entities that overlap the longest counts. Words that were more often outside of entities than such an entity are
-    left alone.
+    Of entities that overlap the first one counts, of those that begin together the longest. Words that were more often
+    outside of entities than such an entity are left alone.
 
     Args:
         words, tags: of the training sentences; tags in IOB2.

@@ -94,7 +94,10 @@ class Similarity(Task):
 
     def label_of(self, row: Mapping[str, Any], column: str) -> float:
         """The score of a row; raises ValueError with what is wrong with it."""
-        return number(row, column)
+        try:
+            return number(row, column)
+        except ValueError as problem:
+            raise ValueError(f"{problem} (pairs that belong together have no column of this name)") from None
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Similarity":
         """Raises FinetuneError where nothing can be learned of the rows, or options do not act on them."""

@@ -29,6 +29,7 @@ from ..words import Span, encode_tokens, words_of, words_with_tokens
 from .sentence_model import Pooling, SentenceModel
 
 # Vocabulary, tokenizer and settings, generously.
+_TEXTS_AT_ONCE = 4096
 _SMALL_FILES = 4_000_000
 
 
@@ -163,7 +164,8 @@ class Embedder:
 
     def of_texts(self, texts: Sequence[str]) -> np.ndarray:
         """The same as `embed`, of texts that were looked at. Of a model in float64 they are float64."""
-        ids = self.tokenizer.encode([words_apart(text) for text in texts])
+        parts = (texts[begin : begin + _TEXTS_AT_ONCE] for begin in range(0, len(texts), _TEXTS_AT_ONCE))
+        ids = [ids for part in parts for ids in self.tokenizer.encode([words_apart(text) for text in part])]
         read: Literal["first", "all"] = "first" if self.pooling == "cls" else "all"
         encoded = encode_tokens(ids, self.sequence_length, self.long_text, read)
         self.num_long += encoded.num_long
@@ -241,6 +243,8 @@ class Embedder:
         self._tokens_at_once = maker.micro_batch_tokens
         if not is_max:
             found /= np.bincount(encoded.item, minlength=count)[:, None].astype(found.dtype)
+        if not np.isfinite(found).all():
+            raise FinetuneError("the vectors hold numbers that are not finite: the weights of the model are damaged")
         return found
 
     def _hidden(self, batch: LabelledBatch, only_first: bool) -> Tensor:

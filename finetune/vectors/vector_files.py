@@ -130,10 +130,11 @@ def to_parquet(lines: Path, target: Path, names: Sequence[str]) -> None:
         if pa.types.is_null(kind) or (pa.types.is_uint64(kind) and name in negative):
             kinds[name] = pa.string()
     kinds |= {name: _KINDS[name] for name in names}
-    with pq.ParquetWriter(target, pa.schema(kinds.items())) as table:
+    shown = [whole_characters(name) for name in kinds]
+    with pq.ParquetWriter(target, pa.schema(zip(shown, kinds.values(), strict=True))) as table:
         for rows in _rows(lines):
             columns = [_column([row.get(name) for row in rows], kind) for name, kind in kinds.items()]
-            table.write_table(pa.Table.from_arrays(columns, names=list(kinds)))
+            table.write_table(pa.Table.from_arrays(columns, names=shown))
 
 
 def _rows(lines: Path) -> Iterator[list[Row]]:
@@ -183,8 +184,14 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array([None if value is None else _text(value) for value in values], kind)
     if pa.types.is_floating(kind):
         # Whole numbers of any size.
-        return pa.array([None if value is None else float(value) for value in values], kind)
+        return pa.array(_floats(values), kind)
+    if pa.types.is_list(kind) and pa.types.is_floating(kind.value_type):
+        return pa.array([None if value is None else _floats(value) for value in values], kind)
     return pa.array(values, kind)
+
+
+def _floats(values: Sequence[Any]) -> list[float | None]:
+    return [None if value is None else float(value) for value in values]
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ def metadata(
         language: a code; left out if empty.
         family: of the model.
     """
-    values = "\n".join(f"    - {{type: {metric}, value: {value:.4f}}}" for metric, value in metrics)
+    values = "\n".join(f"    - {{type: {metric}, value: {_four_digits(value)}}}" for metric, value in metrics)
     library_name = "library_name: transformers\n" if library else ""
     of_language = f'language: "{language}"\n' if language else ""
     return f"""{library_name}pipeline_tag: {kind}
@@ -44,3 +44,8 @@ def page(block: str, title: str, introduction: str, sections: Mapping[str, str])
     parts = [f"---\n{block}\n---", f"# {title}", introduction]
     parts += [f"## {heading}\n\n{text}" for heading, text in sections.items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _four_digits(value: float) -> str:
+    """A number of YAML: four digits behind the point, or five in all where it is small or large."""
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.4e}"

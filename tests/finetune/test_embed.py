@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from data_prep.text import lines
 from finetune import embed as module
 from finetune.embed import main
 from finetune.predictor import Facts
+from finetune.settings import FinetuneError
 from finetune.vectors import vector_files
 from finetune.vectors.cosines import RandomCosine
 from finetune.vectors.embedder import Embedder
@@ -146,6 +148,14 @@ def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeyp
     assert peaks[1] < 1.3 * peaks[0]
 
 
+def test_a_model_that_gives_no_numbers_is_one_sentence(encoder):
+    embedder = Embedder(encoder)
+    with torch.no_grad():
+        embedder.model.embeddings.norm.bias[0] = float("nan")
+    with pytest.raises(FinetuneError, match="numbers that are not finite"):
+        embedder.embed(["the heart"])
+
+
 def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 200)
     columns = {
@@ -153,6 +163,7 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
         "mixed": [1, "b", [1], None], "list": [[1, 2], None, [], [3]], "nested": [{"a": [1]}, None, {"b": 2}, {}],
         "b": [True, False, None, True], "hash": [2**63 + 1, 5, None, 2**64 - 1], "id": [1, 2, 2**64 - 1, 3],
         "long": [2**70, -1, None, 2], "half": [0.5, 2**63, None, 1], "late": [None, None, "x", None],
+        "lists": [[2**60 + 1], [1.5], None, [2]], "\ud800": [1, 2, 3, 4],
     }  # fmt: skip
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     # A row may lack what others have.
@@ -169,6 +180,7 @@ def test_columns_of_a_table_keep_what_they_hold(tmp_path, monkeypatch):
         "nested": ['{"a": [1]}', None, '{"b": 2}', "{}"], "b": [True, False, None, True],
         "hash": [2**63 + 1, 5, None, 2**64 - 1], "id": [1, 2, 2**64 - 1, 3], "long": [str(2**70), "-1", None, "2"],
         "half": [0.5, 2.0**63, None, 1.0],
+        "lists": [[2.0**60], [1.5], None, [2.0]], "\ufffd": [1, 2, 3, 4],
         "late": [None, None, "x", None], "vector": [None, [1, 1], [2, 2], [3, 3]],
     }  # fmt: skip
 

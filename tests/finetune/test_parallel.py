@@ -63,6 +63,29 @@ def test_threads_are_shared_out_among_the_batches(use_threads, threads, batches,
     assert len({name for _, name in found}) == at_once
 
 
+def test_calls_that_overlap_leave_the_threads_as_they_were(use_threads):
+    use_threads(16)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def first(batch):
+        begun.set()
+        return may_end.wait(10)
+
+    def second(batch):
+        # The first call ends while this one is under way.
+        may_end.set()
+        one.join(10)
+        return torch.get_num_threads()
+
+    one = threading.Thread(target=lambda: list(in_parallel(first, range(3), "cpu")))
+    one.start()
+    assert begun.wait(10)
+    assert set(in_parallel(second, range(3), "cpu")) == {2}
+    assert torch.get_num_threads() == 16
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(torch.get_num_threads).result() == 16
+
+
 def test_no_more_batches_are_made_than_are_needed(use_threads):
     use_threads(2)
     made = taken = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -27,6 +28,7 @@ from finetune.report import (
     write_confusion_csv,
 )
 from finetune.rows import Example
+from pretrain.engine.model_card import _four_digits
 
 pytestmark = pytest.mark.usefixtures("pictures")
 
@@ -281,6 +283,18 @@ def test_intervals_and_baselines_stand_beside_scores():
         "accuracy                  0.800",
         "AUROC                 undefined",
     ]
+
+
+def test_numbers_far_from_1_are_not_shown_as_0():
+    shown = {"MAE": "mae", "RMSE": "rmse"}
+    small, large = ({"loss": 0.5, "mae": 1.6e-6 * n, "rmse": 3.685856e36 * n} for n in (1, 2))
+    lines = scores_table(shown, combined([small, large]), None, {"validation": {"mae": [1e-6, 2e-6], "rmse": [0, 1]}})
+    assert [re.split("  +", line) for line in lines.split("\n")[1:3]] == [
+        ["MAE", "2.4e-06 ± 1.1e-06", "1e-06 to 2e-06"],
+        ["RMSE", "5.529e+36 ± 2.606e+36", "0.000 to 1.000"],
+    ]
+    metadata = yaml.safe_load("\n".join(f"- {_four_digits(value)}" for value in (3e-7, 0.0, 0.81234, 2e36, -12.5)))
+    assert metadata == pytest.approx([3e-7, 0.0, 0.8123, 2e36, -12.5])
 
 
 def test_scores_of_several_seeds():

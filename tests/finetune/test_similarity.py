@@ -95,7 +95,9 @@ def test_lines_of_plain_text_are_texts_alone(tmp_path):
 
 def test_classes_are_no_scores(write_rows):
     rows = [{"text_a": f"a {n}", "text_b": "b", "label": ["yes", "no"][n % 2]} for n in range(40)]
-    with pytest.raises(FinetuneError, match='train.jsonl:1 has a text in "label", which is not a number'):
+    with pytest.raises(
+        FinetuneError, match='train.jsonl:1 has a text in "label", which is not a number .pairs that belong'
+    ):
         read(write_rows, rows)
 
 

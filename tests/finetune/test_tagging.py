@@ -160,7 +160,7 @@ def test_words_with_blanks_are_not_joined_by_blanks(finished, tmp_path, capsys):
     rows.write_text('{"tokens": ["The", "heart"]}\n{"tokens": ["The", "heart rate"]}\n')
     ask = [str(rows), f"--model={finished / 'final'}", "--device=cpu"]
     assert predict([*ask, f"--out={out}"]) == 2
-    said = "in.jsonl:2 has a word with a blank, and blanks stand between words in a CSV: use --format jsonl"
+    said = "in.jsonl:2 has a word or a tag with a blank, and blanks stand between them in a CSV: use --format jsonl"
     assert said in capsys.readouterr().err and not list(tmp_path.glob("out.csv*"))
     assert predict([*ask, f"--out={tmp_path / 'out.jsonl'}"]) == 0
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[1])["predicted_words"] == ["The", "heart rate"]
