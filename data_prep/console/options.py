@@ -96,7 +96,8 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> d
             raise UserError(_one_too_many(option, others[0], named))
         free += others
         if option is not None:
-            if is_list(option.kind) and option.field.name in values:
+            # Of other options the last one counts, so that a command can be given with a change behind it.
+            if is_list(option.kind) and get_args(option.kind)[0] is str and option.field.name in values:
                 raise UserError(f"--{option.name} is given twice: put all of its values behind one")
             values[option.field.name] = _value(option, flag, own)
     if free:

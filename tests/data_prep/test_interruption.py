@@ -256,7 +256,7 @@ def test_a_file_that_changes_under_way_costs_no_finished_block(change, corpus, t
                 os.utime(source, ns=(1, 1)) if change == "touched" else os.truncate(source, 9)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.text.lines._CHUNK", 10_000)
+        patch.setattr("data_prep.text.lines._SMALL_CHUNK", 10_000)
         patch.setattr("data_prep.preparation.cut_blocks", disturbed)
         assert main([f"--corpus={source}", *OPTIONS, f"--out={out}"]) == 2
     assert "has changed" in capsys.readouterr().err

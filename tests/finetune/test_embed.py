@@ -131,7 +131,7 @@ def test_a_row_without_a_text_keeps_its_place(embed, refused, write_rows, tmp_pa
 def test_memory_does_not_grow_with_the_file(embed, write_rows, tmp_path, monkeypatch, options, counts):
     # All that is held at once is less than the smaller file.
     monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 75_000)
-    monkeypatch.setattr(lines, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(lines, "_SMALL_CHUNK", 1 << 12)
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 256)
     monkeypatch.setattr(module, "ROWS_OF_PARTS", 16)
     name, *more = options

@@ -143,7 +143,7 @@ def test_the_work_of_another_command_is_not_lost(tagger, rows, tmp_path, monkeyp
 def test_what_was_written_stays_where_the_rows_could_not_be_read_on(tagger, rows, tmp_path, monkeypatch, capsys):
     """As on a disk of another machine."""
     monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(reading, "_CHUNK", 64)
+    monkeypatch.setattr(reading, "_SMALL_CHUNK", 64)
     calls, check = [], reading.check_unchanged
 
     def fails(source, found):

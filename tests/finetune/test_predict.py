@@ -114,7 +114,7 @@ def test_order_and_count_do_not_depend_on_how_many_rows_are_held(ask, write_rows
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(ask, write_rows, make_rows, tmp_path, monkeypatch):
     # All that is held at once is less than the smaller file.
-    monkeypatch.setattr(lines, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(lines, "_SMALL_CHUNK", 1 << 12)
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 256)
     peaks = []
     # The first one imports what is needed, which takes long while it is traced.

@@ -145,7 +145,7 @@ def test_documents_of_megabytes_are_told_apart(tmp_path):
 
 
 def test_progress_grows_to_the_bytes_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("data_prep.text.lines._CHUNK", 1 << 16)
+    monkeypatch.setattr("data_prep.text.lines._SMALL_CHUNK", 1 << 12)
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("a line\n" * (1 + number * 10_000))
     corpus = Corpus([str(tmp_path)], document="line")
