@@ -269,8 +269,9 @@ class SeedTraining:
     def _make_run(self, learner: Learner, state: dict) -> Run:
         settings = self.settings
         reserve = state["reserve"] if state else self._reserve(learner.model, Budget.parse(settings.budget))
-        restarts = self.world.from_main(lambda: len(self.restarts.before()))
-        rate = self.world.from_main(lambda: self.restarts.learning_rate(settings.learning_rate))
+        restarts, rate = self.world.from_main(
+            lambda: (len(self.restarts.before()), self.restarts.learning_rate(settings.learning_rate))
+        )
         run = Run(
             learner=learner,
             settings=replace(settings, learning_rate=rate),
