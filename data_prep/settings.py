@@ -45,11 +45,11 @@ class PrepSettings:
     group_column: str | None = None
     """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
     group_by: Literal["auto", "file", "document"] = "auto"
-    """Without it: file keeps files on one side; auto: if enough remain."""
+    """What stays on one side without --group-column: a file, or a document. auto: a file, if enough remains."""
     near_duplicates: Literal["group", "drop", "keep"] = "group"
     """Documents that share half of their text: on one side, or dropped."""
     skip_bad_rows: bool = False
-    """Leave out and list rows that cannot be read or hold no text, however many they are."""
+    """Leave out rows that cannot be read or hold no text, however many they are; the report lists the first 20."""
     tokenizer: str | None = None
     """Use this tokenizer (a folder, or a vocab.txt) and train none."""
     extend_vocab: int = 0

@@ -82,7 +82,8 @@ class PretrainSettings(LoopSettings):
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     shifted_share: float | Literal["auto"] = "auto"
     """Share of the examples of all sequence lengths but the longest whose positions are shifted at random, so that all
-    positions are learned from the start. auto: 0.25 with several lengths, unless the model knows the positions."""
+    positions are learned from the start. auto: 0.25 with several lengths, unless the model knows the positions or has
+    a teacher."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
     """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"

@@ -67,7 +67,7 @@ class LoopSettings:
     evaluations: int = 10
     """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"
-    """Time or steps between checkpoints besides."""
+    """Time or steps between further checkpoints."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints stay, besides the best."""
     log_every: int = 10
