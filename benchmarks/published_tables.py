@@ -354,7 +354,8 @@ def planned(text: str, results: Results) -> str:
             # Six digits, as plans and pages round once more: both to the same two.
             row |= {name: round(mean_of(found, key), 6) for name, key in names.items()}
     for row in stages["fine-tuning"]:
-        ours, *_, scratch = (results.of(f"{row['set']}_{model}") for model in SETS[row["set"]].models)
+        first = next(iter(SETS[row["set"]].models))
+        ours, scratch = (results.of(f"{row['set']}_{model}") for model in (first, "scratch"))
         if ours and scratch:
             reached = {"reached": ours, "from_scratch": scratch}
             row |= {name: round(found["test"][row["score"]]["mean"], 3) for name, found in reached.items()}

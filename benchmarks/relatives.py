@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from experiments import RELATED_SETS, RELATIVES, SEEDS, STUDENTS, THIRD_STEPS
-from published import FOLDER, RESULTS, Results, bring_up_to_date, mistake
+from published import FOLDER, RESULTS, Results, bring_up_to_date, mistake, this_machine
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     made.add_argument("--data", type=Path, help="folder of the data sets; without it nothing is run")
     made.add_argument("--folder", type=Path, default=FOLDER, help="what the runs write (default: %(default)s)")
     given = made.parse_args()
-    if problem := mistake(given.data, None, runs()):
+    if problem := mistake(given.data, None, runs(), this_machine()):
         print(f"error: {problem}", file=sys.stderr)
         return 2
     bring_up_to_date(Results(RESULTS), runs(), given.data, given.folder)

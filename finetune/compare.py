@@ -1,4 +1,4 @@
-"""Several models on the same texts with the same seeds, beside two baselines, in one table."""
+"""Several models on the same texts with the same seeds, beside what learns without a BERT, in one table."""
 
 import os
 from collections.abc import Sequence

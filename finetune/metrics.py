@@ -50,29 +50,11 @@ def scores(
     Args:
         positive: of two classes the one that is looked for, for the scores OF_TWO.
     """
-    from sklearn.metrics import matthews_corrcoef, precision_recall_fscore_support
-
-    predicted = probabilities.argmax(axis=1) if predicted is None else predicted
-    with warnings.catch_warnings():
-        # It warns of few texts, of many classes and of a single class; all three have well-defined scores.
-        warnings.simplefilter("ignore", UserWarning)
-        found: dict[str, float | None] = {"accuracy": float(np.mean(gold == predicted))}
-        # With gold labels of one class no predictions are better than others.
-        found["mcc"] = None if len(np.unique(gold)) < 2 else float(matthews_corrcoef(gold, predicted))
-        *columns, support = precision_recall_fscore_support(gold, predicted, zero_division=0)
-    for name, column in zip(("precision", "recall", "f1"), columns, strict=True):
-        found[f"macro_{name}"] = float(column.mean())
-        found[f"weighted_{name}"] = float(np.average(column, weights=support))
-    of_gold = probabilities[np.arange(len(gold)), gold].astype(np.float64)
-    found["loss"] = float(np.log(1 / np.clip(of_gold, SMALLEST, 1)).mean())
-    given = probabilities[np.arange(len(gold)), predicted]
-    found["calibration_error"] = calibration_error(given, predicted == gold)
-    found |= _ranked(gold, probabilities, positive, np.ones((1, len(gold))))[0]
-    ordered = {name: found[name] for name in METRICS}
-    return ordered if positive is None else ordered | _of_two(gold, predicted, positive)
+    found = scores_of_draws(gold, probabilities, [np.arange(len(gold))], positive, predicted)
+    return {name: None if values[0] is None else float(values[0]) for name, values in found.items()}
 
 
-def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.ndarray | None = None):
+def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.ndarray) -> dict[str, float | None]:
     """The scores OF_TWO."""
     found = rates(gold == positive, predicted == positive, weights)
     return {name: found[name.removeprefix("positive_")] for name in OF_TWO}
@@ -119,7 +101,7 @@ def scores_of_draws(
 
     def of_class(texts: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """How often each class is drawn: [B, C]."""
-        return counts @ csr_array((np.ones(len(texts)), (texts, classes)), shape=(n, c)).toarray()
+        return (csr_array((np.ones(len(texts)), (classes, texts)), shape=(c, n)) @ counts.T).T
 
     of_gold, of_given, of_right = of_class(every, gold), of_class(every, predicted), of_class(right, gold[right])
     total, occurs = counts.sum(1), (of_gold + of_given) > 0

@@ -8,6 +8,8 @@ import numpy as np
 
 from .names import one_line
 
+MOST_MISTAKES = 20
+"""How many are told."""
 _MOST_CHARACTERS = 300
 
 
@@ -28,7 +30,6 @@ def most_confident(
     probabilities: np.ndarray,
     labels: Sequence[str],
     predicted: np.ndarray | None = None,
-    count: int = 20,
 ) -> list[Mistake]:
     """The wrong predictions with the largest probabilities, those first; equal ones stay in the order of the file.
 
@@ -42,7 +43,7 @@ def most_confident(
     wrong = np.flatnonzero(predicted != gold)
     confidence = probabilities[wrong, predicted[wrong]]
     found = []
-    for row in wrong[np.argsort(-confidence, kind="stable")][:count]:
+    for row in wrong[np.argsort(-confidence, kind="stable")][:MOST_MISTAKES]:
         example, names = examples[row], (labels[gold[row]], labels[predicted[row]])
         probability = float(probabilities[row, predicted[row]])
         found.append(Mistake(example.place, example.text, example.text_pair, *names, probability))
@@ -51,7 +52,6 @@ def most_confident(
 
 def wrong_labels(
     examples: Sequence, gold: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray, labels: Sequence[str],
-    count: int = 20,
 ) -> list[Mistake]:  # fmt: skip
     """The labels that were given or left out wrongly and most surely, those first.
 
@@ -64,7 +64,7 @@ def wrong_labels(
     wrong = np.argwhere(given != gold.astype(bool))
     surety = np.where(given, probabilities, 1 - probabilities)[tuple(wrong.T)]
     found = []
-    for place in np.argsort(-surety, kind="stable")[:count]:
+    for place in np.argsort(-surety, kind="stable")[:MOST_MISTAKES]:
         row, label = wrong[place]
         example, names = examples[row], (labels[label], f"not {labels[label]}")
         gold_name, predicted = names[::-1] if given[row, label] else names
@@ -84,9 +84,9 @@ class LargeError(NamedTuple):
     predicted: float
 
 
-def largest_errors(examples: Sequence, gold: np.ndarray, predicted: np.ndarray, count: int = 20) -> list[LargeError]:
+def largest_errors(examples: Sequence, gold: np.ndarray, predicted: np.ndarray) -> list[LargeError]:
     """The predictions that are farthest off, those first; equal ones stay in the order of the file."""
-    order = np.argsort(-np.abs(predicted - gold), kind="stable")[:count]
+    order = np.argsort(-np.abs(predicted - gold), kind="stable")[:MOST_MISTAKES]
     return [
         LargeError(*(getattr(examples[i], name) for name in ("place", "text", "text_pair")), gold[i], predicted[i])
         for i in order

@@ -24,7 +24,9 @@ def check_output(path: str | None) -> None:
     """Refuse, before the work is done, a name that cannot be written."""
     if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise FinetuneError(f"--out {path} cannot be written: give the name of a file in a folder that is there")
-    if path is not None and Path(path).is_file():
+    if path is not None and os.path.lexists(path):
+        if not Path(path).is_file():
+            raise FinetuneError(f"--out {path} is no file, and would be replaced by one: give the name of a new file")
         raise FinetuneError(f"--out {path} is there already, and would be lost: give another name, or remove it")
 
 

@@ -56,7 +56,6 @@ def outputs_of_items(
         PretrainError: a GPU's memory is too small for one sequence.
     """
     was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
     encoded = maker.encoded
     mine = share(encoded.lengths(), world)
@@ -74,8 +73,11 @@ def outputs_of_items(
         return found
 
     lengths = encoded.sequences.lengths()[np.isin(encoded.text, mine)]
-    found = fitting(added, maker, lengths, device)
-    model.train(was_training)
+    try:
+        model.eval()
+        found = fitting(added, maker, lengths, device)
+    finally:
+        model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 
 

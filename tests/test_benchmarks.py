@@ -356,6 +356,14 @@ def test_roberta_s_recipe_is_measured_as_the_recipe_has_it(monkeypatch):
     assert differs == {"budget", "preset", "vocab_size"}
 
 
+def test_the_runs_of_the_relatives_are_those_of_published(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    relatives, asked = importlib.import_module("relatives"), []
+    monkeypatch.setattr(relatives, "bring_up_to_date", lambda results, runs, data, folder: asked.extend(runs))
+    monkeypatch.setattr(sys, "argv", ["relatives.py"])
+    assert relatives.main() == 0 and asked == relatives.runs()
+
+
 def test_the_table_of_relatives_has_means_over_seeds_that_all_rows_have(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     names = ("published", "published_tables", "experiments")

@@ -7,34 +7,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..metrics import SMALLEST, counts_of, defined_ratio, per_class, ratio, scores
+from ..metrics import SMALLEST, counts_of, defined_ratio, per_class, ratio
 from ..operating_point import defined_share
 from .tags import entities, parts
 
 
-def tagging_scores(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str]) -> dict[str, float | None]:
+def tagging_scores(
+    targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool = False
+) -> dict[str, float | None]:
     """How many entities were found: `f1`, `precision` and `recall` as conlleval and seqeval count them, where a tag I-
     that continues nothing begins an entity too; `strict_f1`, `strict_precision` and `strict_recall` where it does not
     (seqeval's strict mode); `accuracy` and `loss` of the words' tags. A share of no entity at all is None, not defined,
-    where seqeval has 0.
+    where seqeval has 0. Of types of words `macro_f1`, `accuracy` and `loss` (see `scores`).
 
     Args:
         targets: int64 [I, 2], the text of each word and the place of its tag among `labels`.
         outputs: float32 [I, C] probabilities.
         labels: tags in IOB2.
+        of_words: every tag is a type of words, which are no entities.
     """
-    found = word_scores(targets[:, 1], outputs)
-    gold, given, strict = _found(targets, outputs, labels)
-    return {**_both(gold, given, strict), "accuracy": found["accuracy"], "loss": found["loss"]}
+    texts = np.arange(1 + targets[:, 0].max(initial=0))
+    found = tagging_scores_of_draws(targets, outputs, labels, of_words, [texts])
+    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
 
 
 def tagging_scores_of_draws(
     targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of_words: bool, draws: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The `tagging_scores`, or `word_scores`, of draws of the texts, all at once: name -> [B].
+    """The `tagging_scores` of draws of the texts, all at once: name -> [B], NaN for what is not defined.
 
     Args:
-        of_words: every tag is a type of words, which are no entities.
         draws: B arrays of the numbers of texts, each as often as it is drawn.
     """
     texts, gold = targets.T
@@ -115,9 +117,3 @@ def per_type(targets: np.ndarray, outputs: np.ndarray, labels: Sequence[str], of
         scores_of_type = {score: value or 0.0 for score, value in _both(gold, given, strict).items()}
         rows.append({"label": name, **scores_of_type, "support": len(gold)})
     return rows
-
-
-def word_scores(gold: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-    """`accuracy`, `macro_f1` and `loss` of the tags of words (see `scores`)."""
-    found = scores(gold, outputs)
-    return {name: found[name] for name in ("accuracy", "macro_f1", "loss")}

@@ -17,6 +17,7 @@ _BEGINNINGS = frozenset("BISU")
 IOB1, IOB2, BIOES, IO, PLAIN = "IOB1", "IOB2", "BIOES", "IO", "names"
 # Of a scheme with marks for the last word: those of the words between, of the last and of a single one.
 _WITH_ENDS = {BIOES: "IES", "BILOU": "ILU", "BMES": "MES"}
+SCHEMES = (IOB1, IOB2, *_WITH_ENDS, IO, PLAIN)
 UNTYPED = "entity"
 """The type of entities whose tags are B and I alone."""
 

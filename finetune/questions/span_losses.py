@@ -21,7 +21,9 @@ def span_losses(outputs: np.ndarray, encoded: EncodedQuestions) -> tuple[float, 
     losses = np.repeat(normaliser, sizes, axis=0) - logits  # [P, 2]
     texts = float(encoded.targets.sum())  # Start and end of each text.
     absent = encoded.targets[begins].mean(1, dtype=np.float64)  # [S], 1 / windows of the text, or 0
-    share = 2 * float(absent.sum()) / texts
+    share = min(1.0, 2 * float(absent.sum()) / texts)
     weights = np.add.reduceat(encoded.targets, begins).mean(1, dtype=np.float64)  # [S]
-    unread = -(absent * np.log(share or 1.0)) - (weights - absent) * np.log((1 - share) / np.maximum(1, sizes - 1))
+    there = weights - absent
+    # Where no window holds an answer, or all do, the other part of the sum is none.
+    unread = -(absent * np.log(share or 1.0)) - there * np.log((1 - share or 1.0) / np.maximum(1, sizes - 1))
     return float((losses * encoded.targets).sum()) / texts, 2 * float(unread.sum()) / texts

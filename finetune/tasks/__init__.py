@@ -61,7 +61,7 @@ class Card:
     """For the index of a hub."""
     example: str
     """Python that asks the model with transformers; empty where transformers cannot."""
-    instead: str = "Use `finetune.Classifier`."
+    instead: str = "Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`."
     """What the card says instead."""
 
 

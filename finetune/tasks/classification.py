@@ -35,7 +35,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from ..simple_models import majority, tfidf
 from . import Card, HeldOut, Task
-from .sequences import class_name, fine_tuned_classifier, labels_of, new_classifier
+from .sequences import class_name, fine_tuned, labels_of, new_model
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
 # So many classes may have a single text each; more are names or numbers of the rows.
@@ -169,11 +169,13 @@ class Classification(Task):
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertForSequenceClassification:
         """The encoder under a new head of a row for each class (see `Task.build_model`)."""
         names = dict(enumerate(self.labels))
-        return new_classifier(settings, seed, id2label=names, problem_type="single_label_classification")
+        return new_model(
+            "sequence_classification", settings, seed, id2label=names, problem_type="single_label_classification"
+        )
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, is no such classifier, or its head was never trained."""
-        model = fine_tuned_classifier(folder)
+        model = fine_tuned("sequence_classification", folder)
         config = model.config
         if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
             raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
@@ -259,8 +261,8 @@ class Classification(Task):
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """Half a standard error of the accuracy (docs/fine_tuning.md; after Breiman et al. 1984, section 3.4.3), and
-        nothing where the loss is asked for."""
-        if metric == "loss":
+        nothing where the loss or the calibration error is asked for, which are no shares of right answers."""
+        if metric in self.lower_is_better:
             return 0.0
         return _AS_GOOD * math.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / num_texts)
 
@@ -360,7 +362,6 @@ print(classify({arguments}, truncation=True))"""
             findings=f"{majority}{self._decided()}\n\n{table(('class', 'precision', 'recall', 'F1', 'texts'), rows)}",
             metrics=("accuracy", "macro_f1"),
             example="" if config.classifier_hidden_layers else example,
-            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def _decided(self) -> str:

@@ -35,7 +35,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_of_labels
 from . import Card, HeldOut, Task, entropy
-from .sequences import class_name, fine_tuned_classifier, labels_of, last_layer, new_classifier
+from .sequences import class_name, fine_tuned, labels_of, last_layer, new_model
 
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
 LABELS, PROBABILITIES = "predicted_labels", "probabilities"
@@ -55,7 +55,7 @@ class MultiLabel(Task):
         calibrates: whether probabilities get the temperature that fits the validation texts.
 
     Attributes:
-        shares: float64 [K], of the training texts that have each label.
+        shares: of each label, how many of the training texts have it, by its name.
         thresholds: float64 [K], the least probability with which each label is given.
         temperature: what fits the validation texts best, which is told in any case.
     """
@@ -78,7 +78,7 @@ class MultiLabel(Task):
 
     def __init__(self, labels: Sequence[str] = (), wish: OperatingPoint | None = None, calibrates: bool = False):
         self.labels, self.wish, self.calibrates = list(labels), wish, calibrates
-        self.shares: Sequence[float] | None = None
+        self.shares: Mapping[str, float] = {}
         self.thresholds = np.full(len(self.labels), 0.5)
         self.temperature: float | None = None
 
@@ -120,7 +120,7 @@ class MultiLabel(Task):
     def fitted_to(self, train: Sequence[Example]) -> "MultiLabel":
         """The shares of the labels among these rows."""
         counts = Counter(name for example in train for name in example.label)
-        return self._with(shares=[(counts[name] + 0.5) / (len(train) + 1) for name in self.labels])
+        return self._with(shares={name: (counts[name] + 0.5) / (len(train) + 1) for name in self.labels})
 
     def of_model(self, config: BertConfig) -> "MultiLabel":
         """The labels are the label names of the model."""
@@ -142,8 +142,7 @@ class MultiLabel(Task):
 
     def stratum(self, example: Example) -> str:
         """Its rarest label."""
-        shares = dict(zip(self.labels, self.shares or (), strict=False))
-        return min(example.label, key=lambda name: (shares.get(name, 0), name), default="")
+        return min(example.label, key=lambda name: (self.shares.get(name, 0), name), default="")
 
     def describe(self, train: Sequence[Example]) -> list[str]:
         """How many texts have each label, and how many have none or several."""
@@ -170,13 +169,15 @@ class MultiLabel(Task):
         """The encoder under a new head of a row for each label (see `Task.build_model`), whose biases are the log odds
         of the labels: rare ones need not be learned to be rare."""
         names = dict(enumerate(self.labels))
-        model = new_classifier(settings, seed, id2label=names, problem_type="multi_label_classification")
-        last_layer(model).bias.data = torch.tensor(self.shares).logit()
+        model = new_model(
+            "sequence_classification", settings, seed, id2label=names, problem_type="multi_label_classification"
+        )
+        last_layer(model).bias.data = torch.tensor([self.shares[name] for name in self.labels]).logit()
         return model
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, or gives one label a text."""
-        model = fine_tuned_classifier(folder)
+        model = fine_tuned("sequence_classification", folder)
         if model.config.problem_type != "multi_label_classification":
             raise FinetuneError(f"{folder} does not give several labels (its problem_type): give a multi-label model")
         return model
@@ -326,7 +327,6 @@ print(classify({arguments}, truncation=True))"""
             findings=table(("label", "threshold", "precision", "recall", "F1", "texts"), rows) + at_degree,
             metrics=("micro_f1", "macro_f1", "map"),
             example="" if config.classifier_hidden_layers else example,
-            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:

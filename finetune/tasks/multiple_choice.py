@@ -29,7 +29,7 @@ from ..choices import (
 )
 from ..collapse import Collapse, where_no_better
 from ..metrics import spread
-from ..mistakes import Mistake, mistakes_markdown
+from ..mistakes import MOST_MISTAKES, Mistake, mistakes_markdown
 from ..rows import Columns, Example, text_of
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from . import Card, HeldOut, Task
@@ -37,7 +37,6 @@ from .sequences import drawn_items, fine_tuned, items_of_texts, new_model
 
 SIMILARITY, LENGTH = "TF-IDF similarity", "longest choice"
 CHOICE, TEXT, PROBABILITIES = "predicted_choice", "predicted_text", "probabilities"
-_MISTAKES = 20
 # If none of at least this many rows has its first choice as the right one, numbers may be counted from 1.
 _ROWS_TO_TELL = 20
 
@@ -266,7 +265,7 @@ class MultipleChoice(Task):
                 names = (f"{place}: {choices[place]}" if with_text else f"choice {place}" for place in places)
                 probability = float(probabilities[places[1]])
                 found.append(Mistake(example.place, example.text, example.text_pair, *names, probability))
-        return sorted(found, key=lambda mistake: -mistake.probability)[:_MISTAKES]
+        return sorted(found, key=lambda mistake: -mistake.probability)[:MOST_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
@@ -311,7 +310,6 @@ print(choices[int(scores.argmax())], scores.softmax(-1))"""
             findings=f"{number} choices a row. One choice at random: accuracy {results['chance'][split]:.3f}.",
             metrics=("accuracy",),
             example="" if config.classifier_hidden_layers else example,
-            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:

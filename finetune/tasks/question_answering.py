@@ -18,7 +18,7 @@ from pretrain.engine.step import Objective
 
 from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, where_no_better
-from ..mistakes import Mistake, mistakes_markdown
+from ..mistakes import MOST_MISTAKES, Mistake, mistakes_markdown
 from ..questions import answer_baselines
 from ..questions.answer_scores import METRICS, OF_UNANSWERABLE, best_threshold, is_null, means, scores_of_texts
 from ..questions.answers import Span, answers_of
@@ -41,7 +41,6 @@ from .sequences import fine_tuned, new_model
 MOST_ALIKE, FIRST, NONE = "sentence most like the question", "first sentence", "no answer"
 ANSWER, START, END, PROBABILITY = "predicted_answer", "predicted_start", "predicted_end", "probability"
 NULL_SCORE, ANSWERS = "null_score", "predicted_answers"
-_MISTAKES = 20
 
 
 class QuestionAnswering(Task):
@@ -247,7 +246,7 @@ class QuestionAnswering(Task):
             spans = [(given[START], given[END])] if given[ANSWER] else []
             names = [_named(each, example, with_text) for each in (example.label[:1], spans)]
             rows.append(Mistake(example.place, example.text, example.text_pair, *names, given[PROBABILITY]))
-        return sorted(rows, key=lambda mistake: -mistake.probability)[:_MISTAKES]
+        return sorted(rows, key=lambda mistake: -mistake.probability)[:MOST_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip

@@ -22,7 +22,7 @@ from ..rows import Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_regression
 from . import Card, HeldOut, Task
-from .sequences import fine_tuned_classifier, last_layer, new_classifier, number
+from .sequences import fine_tuned, last_layer, new_model, number
 
 TFIDF, MEAN = "TF-IDF + ridge regression", "mean"
 SCORE = "predicted_score"
@@ -106,11 +106,11 @@ class Regression(Task):
 
     def build_model(self, settings: FinetuneSettings, seed: int) -> BertForSequenceClassification:
         """The encoder under a new head of one output (see `Task.build_model`)."""
-        return new_classifier(settings, seed, id2label={0: "SCORE"}, problem_type="regression")
+        return new_model("sequence_classification", settings, seed, id2label={0: "SCORE"}, problem_type="regression")
 
     def open_model(self, folder: Path) -> BertForSequenceClassification:
         """Raises FinetuneError where the folder is damaged, or gives no single number."""
-        model = fine_tuned_classifier(folder)
+        model = fine_tuned("sequence_classification", folder)
         if model.config.num_labels != 1:
             raise FinetuneError(f"{folder} gives no single number for a text: give a model for regression")
         return model
@@ -203,7 +203,6 @@ print(score({arguments}, truncation=True))"""
             f"deviation {scale['std']:.4g}.",
             metrics=("pearson", "spearman", "mae"),
             example="" if config.classifier_hidden_layers else example,
-            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:

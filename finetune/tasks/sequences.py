@@ -24,11 +24,6 @@ from ..settings import FinetuneError, FinetuneSettings
 _LARGEST = 1e37
 
 
-def new_classifier(settings: FinetuneSettings, seed: int, **changes: Any) -> BertForSequenceClassification:
-    """See `new_model`."""
-    return new_model("sequence_classification", settings, seed, **changes)
-
-
 def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) -> Any:
     """The encoder of `settings.model` under a new head, or the same with nothing pretrained.
 
@@ -72,11 +67,6 @@ def labels_of(config: BertConfig) -> list[str]:
     return names
 
 
-def fine_tuned_classifier(folder: Path) -> BertForSequenceClassification:
-    """See `fine_tuned`."""
-    return fine_tuned("sequence_classification", folder)
-
-
 def fine_tuned(kind: str, folder: Path) -> Any:
     """A model with a head that was trained.
 
@@ -86,13 +76,17 @@ def fine_tuned(kind: str, folder: Path) -> Any:
     model = open_model(getattr(family_of(folder, FinetuneError), kind), folder, FinetuneError)
     if model.newly_initialised:
         raise FinetuneError(
-            f"{folder} is {_MISSING.get(kind, 'no classifier')}, it lacks {model.newly_initialised[0]}: fine-tune it "
-            f"first with python -m finetune.run --model {folder}"
+            f"{folder} is {_MISSING[kind]}, it lacks {model.newly_initialised[0]}: fine-tune it first with python -m "
+            f"finetune.run --model {folder}"
         )
     return model
 
 
-_MISSING = {"question_answering": "no model that answers questions"}
+_MISSING = {
+    "sequence_classification": "no classifier", "token_classification": "no tagger",
+    "multiple_choice": "no model that chooses", "question_answering": "no model that answers questions",
+    "vectors": "no whole encoder",
+}  # fmt: skip
 
 
 def last_layer(model: BertForSequenceClassification) -> nn.Linear:

@@ -24,7 +24,7 @@ from pretrain.engine.step import Objective
 from ..auxiliary import Masking
 from ..batches import BatchMaker, Encoded, LabelledBatch
 from ..metrics import regression_scores
-from ..mistakes import Misplaced, errors_markdown, largest_errors, misplaced_markdown
+from ..mistakes import MOST_MISTAKES, Misplaced, errors_markdown, largest_errors, misplaced_markdown
 from ..pictures import draw_numbers
 from ..rows import PAIR_COLUMNS, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
@@ -46,7 +46,6 @@ _SHOWN = {
     SCORES: {"Spearman": "spearman", "Pearson": "pearson"},
     PAIRS: {"MRR": "mrr", "recall at 1": "recall_1", "recall at 10": "recall_10"},
 }
-_MISTAKES = 20
 
 
 class Similarity(Task):
@@ -303,7 +302,7 @@ class Similarity(Task):
         with_text = settings.show_text == "yes"
         if np.isnan(shown.targets).any():
             ranks = shown.outputs[:, RANK]
-            last = [place for place in np.argsort(-ranks, kind="stable")[:_MISTAKES] if ranks[place] > 1]
+            last = [place for place in np.argsort(-ranks, kind="stable")[:MOST_MISTAKES] if ranks[place] > 1]
             rows = [(shown.examples[place], int(ranks[place])) for place in last]
             found = [Misplaced(row.place, row.text, row.text_pair, rank) for row, rank in rows]
             write_text(out / "mistakes.md", misplaced_markdown(found, with_text))

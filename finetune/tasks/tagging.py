@@ -22,10 +22,10 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
 from ..entities import taggers
 from ..entities.decoder import CONLL, TagDecoder, conll, words_of
-from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws, word_scores
+from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws
 from ..entities.tagged_rows import are_tags, tagged_example
-from ..entities.tags import AS_LEARNED, OUTSIDE, TagScheme, entities, parts, scheme_of_labels
-from ..mistakes import Mistake, mistakes_markdown
+from ..entities.tags import AS_LEARNED, OUTSIDE, SCHEMES, TagScheme, entities, parts, scheme_of_labels
+from ..mistakes import MOST_MISTAKES, Mistake, mistakes_markdown
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
@@ -220,15 +220,20 @@ class Tagging(Task):
 
     def with_decision(self, decision: Mapping[str, Any]) -> "Tagging":
         """Predictions in the scheme of training; of a folder of transformers in that of its labels, of which it is not
-        known what an I- that continues nothing means there."""
-        scheme = TagScheme(decision.get("scheme", self.scheme.name), decision.get("has_types", True))
+        known what an I- that continues nothing means there.
+
+        Raises:
+            FinetuneError: there is no such scheme.
+        """
+        name, has_types = decision.get("scheme", self.scheme.name), decision.get("has_types", True)
+        if name not in SCHEMES or not isinstance(has_types, bool):
+            raise FinetuneError(f"the model's tags are in no known scheme ({name!r:.42}): fine-tune again")
+        scheme = TagScheme(name, has_types)
         return Tagging(self.labels, scheme, self.counts, is_strict="scheme" in decision)
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """See `finetune.entities.tag_metrics.tagging_scores` and `word_scores`."""
-        if self.of_words:
-            return word_scores(targets[:, 1], outputs)
-        return tagging_scores(targets, outputs, self.labels)
+        """See `finetune.entities.tag_metrics.tagging_scores`."""
+        return tagging_scores(targets, outputs, self.labels, self.of_words)
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
@@ -319,7 +324,7 @@ class Tagging(Task):
                 names = (name, "none such") if entity in gold else ("none such", name)
                 surety = float(sure[entity.start : entity.end].mean())
                 found.append(Mistake(example.place, example.text, None, *names, surety))
-        return sorted(found, key=lambda mistake: -mistake.probability)[:_MISTAKES]
+        return sorted(found, key=lambda mistake: -mistake.probability)[:MOST_MISTAKES]
 
     def tell(self, out: Path, results: Mapping[str, Any], best: Mapping[str, Any], shown: HeldOut,
              seeds: int) -> list[str]:  # fmt: skip
@@ -358,7 +363,6 @@ print(tag("One text."))"""
                 name for name in ("strict_f1", "strict_precision", "strict_recall", "accuracy") if name in self.metrics
             ),
             example="" if config.classifier_hidden_layers else example,
-            instead="Its head has hidden layers that `transformers` does not know: use `python -m finetune.predict`.",
         )
 
     def prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
@@ -394,7 +398,6 @@ print(tag("One text."))"""
         return " ".join(self.decoder.names(targets[:, 1]))
 
 
-_MISTAKES = 20
 _OF_STRAY_TAGS = """
 
 A tag I- that continues nothing counts as no entity (seqeval's strict mode); the pipeline below begins one there."""

@@ -98,7 +98,8 @@ def test_words_are_counted_in_any_script(text, expected):
     assert words_in(text) == expected
 
 
-@given(st.text(st.characters(max_codepoint=0x2FF)))
+# In small letters İ has a mark.
+@given(st.text(st.characters(max_codepoint=0x2FF, exclude_characters="İ")))
 def test_words_are_those_of_scikit_learn_where_they_have_no_marks(text):
     assert word_weights().build_analyzer()(text) == TfidfVectorizer().build_analyzer()(text)
 

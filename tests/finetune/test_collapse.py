@@ -1,6 +1,7 @@
 import json
 import shutil
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -121,6 +122,16 @@ def test_tokens_that_are_all_alike_are_no_answers_learned(questions):
     wrong = logits - 2 * (questions.targets > 0)
     found = QuestionAnswering(0.0).collapse(questions, wrong, None, 1e-3)
     assert found.loss == pytest.approx(span_loss(questions, wrong), rel=1e-5) and found.loss > found.unread
+
+
+def test_that_no_window_holds_an_answer_can_be_learned(small_tokenizer):
+    long = "the heart " * 12 + "rate"
+    questions = encode_questions([Example("x:1", "rate", text, ()) for text in ("the rate", long)], small_tokenizer, 16)
+    assert len(questions.bounds) > 4
+    logits = 9 * (questions.targets > 0).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert QuestionAnswering(0.0).collapse(questions, logits, None, 1e-3) is None
 
 
 # At this rate each of three seeds answers with one class after 60 steps; at 0.3 of it each learns.

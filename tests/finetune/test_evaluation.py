@@ -466,7 +466,7 @@ def test_a_fold_knows_nothing_of_its_test_texts(write_rows):
         own = [row.label for row in (*dataset.train, *dataset.validation)]
         assert dataset.task.labels == ["a", "b"]
         assert dataset.task.shares == pytest.approx(
-            [(sum(name in labels for labels in own) + 0.5) / (len(own) + 1) for name in "ab"]
+            {name: (sum(name in labels for labels in own) + 0.5) / (len(own) + 1) for name in "ab"}
         )
 
 

@@ -1,6 +1,7 @@
 """Every mistake gets one clear sentence and exit code 2, and leaves nothing half-written."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -309,6 +310,17 @@ def test_a_mistake_in_predicting_is_refused(mistake, run_folder, tmp_path, capsy
     assert_one_sentence(capsys.readouterr().err, words)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
     assert {path: path.read_bytes() for path in (tmp_path / "in").iterdir()} == before
+
+
+def test_a_device_or_a_link_is_not_replaced_by_predictions(run_folder, tmp_path, capsys):
+    """As /dev/null and /dev/stdout are."""
+    pipe, link = tmp_path / "pipe.jsonl", tmp_path / "link.jsonl"
+    os.mkfifo(pipe)
+    link.symlink_to("gone")
+    for out in (pipe, link):
+        assert predict_from(run_folder, rows_file(tmp_path / "in"), f"--out={out}") == 2
+        assert_one_sentence(capsys.readouterr().err, [out.name, "no file", "new file"])
+    assert pipe.is_fifo() and link.is_symlink() and not (tmp_path / "gone").exists()
 
 
 def test_the_file_to_predict_may_stand_in_a_settings_file(run_folder, tmp_path, capsys):

@@ -255,6 +255,12 @@ def test_a_tag_that_continues_nothing_is_no_entity_of_a_model_that_was_trained_h
         assert len(found["predicted_entities"]) == sum(tag[0] == "B" for tag in expected)
 
 
+@pytest.mark.parametrize("decision", [{"scheme": "IOB3"}, {"scheme": ["IOB2"]}, {"scheme": "IOB2", "has_types": "no"}])
+def test_a_scheme_that_is_not_known_is_refused(decision):
+    with pytest.raises(FinetuneError, match="in no known scheme .*: fine-tune again"):
+        Tagging(["O", "B-x", "I-x"]).with_decision(decision)
+
+
 def test_an_entity_is_as_probable_as_its_words_are_on_average():
     example = Tagging().example("1", {"tokens": ["a", "heart", "rate", "7"]}, Columns(("tokens",), None))
     outputs = np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.2, 0.2, 0.6], [0.2, 0.7, 0.1]], np.float32)

@@ -11,7 +11,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES
 from sklearn import metrics as reference
 
-from finetune.entities.tag_metrics import per_type, tagging_scores, word_scores
+from finetune.entities.tag_metrics import per_type, tagging_scores
 from finetune.entities.tags import (
     Entity,
     are_untyped,
@@ -154,7 +154,8 @@ def check_scores(rows):
 def test_words_without_entities_are_scored_one_by_one():
     rng = np.random.default_rng(1)
     gold, outputs = rng.integers(0, 4, 300), rng.dirichlet(np.ones(4), 300).astype(np.float32)
-    found = word_scores(gold, outputs)
+    targets = np.stack([np.arange(300) // 7, gold], axis=1)
+    found = tagging_scores(targets, outputs, list("abcd"), of_words=True)
     assert found["accuracy"] == pytest.approx(reference.accuracy_score(gold, outputs.argmax(1)))
     assert found["macro_f1"] == pytest.approx(reference.f1_score(gold, outputs.argmax(1), average="macro"))
     assert found["loss"] == pytest.approx(reference.log_loss(gold, outputs, labels=range(4)), rel=1e-5)
