@@ -87,13 +87,18 @@ def prepare(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with FileLock(out / ".lock", timeout=0):
-            # Another process may have finished in the meantime.
-            if not (out / MANIFEST).exists():
-                job.run(executor)
+            try:
+                # Another process may have finished in the meantime.
+                if not job.is_done():
+                    job.run(executor)
+            except PrepError:
+                job.clear_away()
+                raise
     except Timeout as error:
         raise PrepError(f"{out} is being written by another process: wait for it, or give another --out") from error
     except PrepError:
-        job.clear_away()
+        if not job.work.exists():
+            (out / ".lock").unlink(missing_ok=True)
         if created and not any(out.iterdir()):
             out.rmdir()
         raise
@@ -145,6 +150,10 @@ class Preparation:
         self.log: list[str] = []
         # Documents of the validation corpus.
         self.num_validation = 0
+        texts = {"text": self.corpus, "validation_text": self.validation_corpus}
+        # By the names that they have in `identity`.
+        self._hub = {name: known for name, corpus in texts.items() if corpus and (known := corpus.known_by())}
+        self._unread: dict[str, str] = {}
 
     @property
     def _opened(self) -> list[Corpus]:
@@ -217,15 +226,19 @@ class Preparation:
             settings["tokenizer"] = self.given_tokenizer.digest()
         if self.sample_bytes:
             return settings
-        settings["text"] = self.corpus.digest()
-        if self.validation_corpus:
-            settings["validation_text"] = self.validation_corpus.digest()
+        for name, corpus in {"text": self.corpus, "validation_text": self.validation_corpus}.items():
+            if corpus:
+                settings[name] = self._unread.get(name) or corpus.digest()
         return settings | {"static_masks": self.static_masks}
 
     def is_done(self) -> bool:
         """Whether `out` holds exactly this; an `out` that holds something else is refused."""
         if (self.out / MANIFEST).exists():
-            before, now = read_manifest(self.out)["identity"], self.identity
+            manifest = read_manifest(self.out)
+            before, earlier = manifest["identity"], manifest.get("hub", {})
+            # Data sets of the Hub that are known are not read again.
+            self._unread = {name: before[name] for name, known in self._hub.items() if earlier.get(name) == known}
+            now = self.identity
             texts = ("text", "validation_text", "tokenizer")
             found = [f"the {name.replace('_', ' ')} is another" for name in texts if before.get(name) != now.get(name)]
             rest = [{k: v for k, v in identity.items() if k not in texts} for identity in (before, now)]
@@ -263,10 +276,8 @@ class Preparation:
 
     def clear_away(self) -> None:
         """Remove what was begun for nothing; a finished vocabulary or block stays, for the next run to use."""
-        if self.work.holds_finished_work():
-            return
-        self.work.remove()
-        (self.out / ".lock").unlink(missing_ok=True)
+        if not self.work.holds_finished_work():
+            self.work.remove()
 
     def note(self, sentence: str) -> None:
         """Say a sentence and keep it, with the time, for the log."""
@@ -499,6 +510,7 @@ class Preparation:
         return {
             "digest": digest,
             "identity": self.identity,
+            **({"hub": self._hub} if self._hub else {}),
             "tokenizer": tokenizer.digest(),
             "pairs": PAIRS_VERSION,
             "next_sentence": facts["pairs"]["next"] > 0,

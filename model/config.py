@@ -81,7 +81,7 @@ class BertConfig:
     id2label: dict[int, str] | None = None
     """Label index -> name; None names them LABEL_0, LABEL_1, ..."""
     label2id: dict[str, int] | None = None
-    """Name -> label index; None inverts id2label."""
+    """Name -> label index: the inverse of id2label, which is made of it where it is None."""
     problem_type: str | None = None
     """Loss of a sequence-classification head: "regression", "single_label_classification" or
     "multi_label_classification"; None decides by num_labels and the type of the labels."""
@@ -134,6 +134,11 @@ class BertConfig:
             raise ModelError(f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none.")
 
     def _check_labels(self) -> None:
+        if self.id2label is None and self.label2id is not None:
+            numbers = self.label2id.values() if isinstance(self.label2id, dict) else [self.label2id]
+            if not all(str(number).isdecimal() for number in numbers):
+                raise ModelError(f"label2id is {self.label2id!r}; give a mapping from names to label numbers.")
+            self.id2label = {int(number): str(name) for name, number in self.label2id.items()}
         if self.id2label is None:
             return
         if not isinstance(self.id2label, dict) or not all(str(key).isdecimal() for key in self.id2label):
@@ -144,8 +149,8 @@ class BertConfig:
                 f"id2label names the labels {sorted(self.id2label)} but num_labels is {self.num_labels}; "
                 "name every label from 0 to num_labels - 1."
             )
-        if self.label2id is None:
-            self.label2id = {name: index for index, name in self.id2label.items()}
+        # Tools read either of the two.
+        self.label2id = {name: index for index, name in self.id2label.items()}
 
     @property
     def num_stored_layers(self) -> int:
@@ -245,8 +250,9 @@ class BertConfig:
             if values.get(name):
                 raise ModelError(f"{name} is true, and this is an encoder only; use a model without it.")
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        if isinstance(known.get("id2label"), dict):
-            known.setdefault("num_labels", len(known["id2label"]))
+        names = known.get("label2id") if known.get("id2label") is None else known["id2label"]
+        if isinstance(names, dict):
+            known.setdefault("num_labels", len(names))
         return cls(**known)
 
     @classmethod

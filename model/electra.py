@@ -54,7 +54,7 @@ class ElectraConfig(BertConfig):
     summary_activation: str | None = "gelu"
     """Behind that layer: only "gelu"."""
     summary_last_dropout: float = 0.1
-    """Behind that: kept for transformers; here it is the dropout of every classifier."""
+    """Behind that: kept for transformers, and not read here, where it is the dropout of every classifier."""
 
     @property
     def has_projection(self) -> bool:

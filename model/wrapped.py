@@ -78,6 +78,7 @@ class WrappedModel(PretrainedModel):
         new = sorted({*found["missing_keys"], *other_shapes})
         lost = [name for name in new if is_inside.match(name)]
         _check(found["unexpected_keys"], lost, [] if new_head else other_shapes, stored)
+        new = cls._used(inner, new)
         model = cls(config, inner)
         model.newly_initialised = tuple(name for name in new if not new_head or name.startswith(prefix))
         if model.newly_initialised:
@@ -88,8 +89,14 @@ class WrappedModel(PretrainedModel):
             )
         return model.eval()
 
+    @classmethod
+    def _used(cls, inner: nn.Module, new: list[str]) -> list[str]:
+        """Of the tensors that are drawn those that are used."""
+        return new
+
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors as transformers does; other files stay."""
+        """Write config.json and model.safetensors as transformers does, not whole where that is cut off; other files
+        stay."""
         parts = self.theirs.named_modules()
         whole = {f"{name}.weight": part.whole() for name, part in parts if isinstance(part, SomeRows)}
         with _quiet(transformers_for(self.theirs.config.model_type)):
@@ -180,12 +187,12 @@ class WrappedEncoder(WrappedModel):
     """Whose output is given, where that is not the last one; 0 for the embeddings."""
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
-        """The same, without a pooler that would be new."""
-        model = super().from_pretrained(folder, new_head=new_head, **config_changes)
-        if any(name.startswith("pooler.") for name in model.newly_initialised):
-            model.theirs.pooler, model.newly_initialised = None, ()
-        return model
+    def _used(cls, inner: nn.Module, new: list[str]) -> list[str]:
+        """No pooler, which is left out."""
+        if not any(name.startswith("pooler.") for name in new):
+            return new
+        inner.register_module("pooler", None)
+        return [name for name in new if not name.startswith("pooler.")]
 
     def first_layers(self, count: int) -> Self:
         """The same, which gives the output of this layer."""

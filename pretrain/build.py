@@ -24,7 +24,7 @@ from .engine.folder import family_of, open_model
 from .engine.settings import PretrainError
 from .evaluate import Evaluation
 from .layers import kept_layers
-from .objective import PretrainingObjective
+from .objective import Part, PretrainingObjective
 from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
 
@@ -90,7 +90,7 @@ def make_model(
     A fresh model is BERT's, with two things that it would otherwise spend its first steps on learning: what the
     objective knows of the corpus (see `Part.start`), and attention that looks at neighbours
     (see `model.initialisation`). Both are learned further like everything else. The first of them is also for a model
-    to continue that has no MLM head.
+    to continue that lacks the head.
 
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
@@ -102,7 +102,7 @@ def make_model(
         check_tokenizer(tokenizer, folder, prepared)
         model = open_for_pretraining(folder, objective, **_dropout(settings))
         check_embeddings(model, tokenizer, folder)
-        has_new_head = model.names.of("mlm_head.dense.weight")[0] in model.newly_initialised
+        new = {part.name for part in objective.parts if part.training_only or is_new(part, model)}
         model = of_kept_layers(model, settings)
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
@@ -110,13 +110,12 @@ def make_model(
             print(f"{folder} reads {longest} tokens: it gets positions for {length}.", flush=True)
             model = lengthened(model, length)
         check_model(model, folder, prepared, length)
-        learned = {part.name for part in objective.parts if not part.training_only}
-        objective.start(model, learned - {"mlm"} if has_new_head else learned)
+        objective.start(model, {part.name for part in objective.parts} - new)
         if (Path(folder) / "modules.json").exists():
             # Of sentence-transformers.
             print(f"{folder} says how its vectors become one of a text. The model of this run does not: where that is "
                   "not their mean, give finetune.embed its --pooling.", flush=True)  # fmt: skip
-        if has_new_head:
+        if "mlm" in new:
             print("The bias of its new MLM head starts from word frequencies.", flush=True)
         return model
     size = prepared.tokenizer.vocab_size
@@ -127,6 +126,11 @@ def make_model(
     objective.start(model)
     model.look_at_neighbours()
     return model
+
+
+def is_new(part: Part, model: BertForPreTraining) -> bool:
+    """Whether the folder of the model lacked the head of a part."""
+    return part.head is not None and model.names.of(part.head)[0] in model.newly_initialised
 
 
 def of_kept_layers(model: BertForPreTraining, settings: PretrainSettings) -> BertForPreTraining:

@@ -21,7 +21,7 @@ from data_prep.durable import replaced
 from data_prep.text.cells import words_apart
 
 from .engine.settings import PretrainError
-from .fill_mask import MaskFiller
+from .fill_mask import MaskFiller, finite
 
 _MARKED = re.compile(r"^(.*)\[\[(.+?)\]\](.*)$")
 _ROWS_AT_ONCE = 64
@@ -131,7 +131,7 @@ class Exposure:
         """What the model knows of each secret.
 
         Raises:
-            PretrainError: a secret is longer than the model can read.
+            PretrainError: a secret is longer than the model can read, or weights are not finite.
         """
         secrets = self._pieces([sentence.secret for sentence in sentences])
         unknown = self.tokenizer.unk_id
@@ -207,7 +207,7 @@ class Exposure:
                 encoded = self._filler.model.bert.encode(PackedBatch.from_padded(ids), at=at, most_at=1)
                 logits = self._filler.model.word_scores(encoded.last_hidden_state)
                 found = logits[:, : self.tokenizer.vocab_size].double().log_softmax(-1)
-            yield found.numpy()
+            yield finite(found).numpy()
 
 
 def summary(found: Sequence[Found]) -> list[str]:

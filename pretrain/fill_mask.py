@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
@@ -14,6 +14,9 @@ from data_prep.text.cells import whole_characters, words_apart
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 from .engine.settings import PretrainError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MASK = "[MASK]"
 _TEXTS_AT_ONCE = 32
@@ -82,9 +85,7 @@ class MaskFiller:
         at = (torch.cat(rows) == self.tokenizer.mask_id).nonzero().squeeze(1)
         with torch.inference_mode():
             encoded = self.model.bert.encode(PackedBatch.from_padded(ids, attention_mask=mask), at=at)
-            probabilities = self.model.word_scores(encoded.last_hidden_state).float().softmax(-1)
-        if not probabilities.isfinite().all():
-            raise PretrainError("the weights of the model hold numbers that are not finite: give another --model")
+            probabilities = finite(self.model.word_scores(encoded.last_hidden_state).float().softmax(-1))
         best = probabilities[:, : self.tokenizer.vocab_size].topk(min(top_k, self.tokenizer.vocab_size))
         words = ([self.tokenizer.vocabulary[i] for i in of_mask] for of_mask in best.indices.tolist())
         of_masks = (list(zip(*each, strict=True)) for each in zip(words, best.values.tolist(), strict=True))
@@ -102,6 +103,13 @@ class MaskFiller:
         if len(ids) > limit:
             raise PretrainError(f"{text[:60]!r}... has {len(ids)} tokens, the model reads {limit}: shorten it")
         return ids
+
+
+def finite(found: "Tensor") -> "Tensor":
+    """What a model says; raises PretrainError where some of it is no finite number."""
+    if not found.isfinite().all():
+        raise PretrainError("the weights of the model hold numbers that are not finite: give another --model")
+    return found
 
 
 def read_texts(settings: FillMaskSettings) -> Iterable[str]:
@@ -132,9 +140,11 @@ def run(settings: FillMaskSettings) -> None:
     require_made(settings.model, FillMaskSettings.model, "pretrain.run")
     fill = MaskFiller(settings.model)
     waiting: list[str] = []
+    # Who types a line waits for its words.
+    is_typed = not settings.text and not settings.file and sys.stdin.isatty()
     for text in read_texts(settings):
         waiting.append(text)
-        if len(waiting) == _TEXTS_AT_ONCE or sys.stdin.isatty():
+        if len(waiting) == _TEXTS_AT_ONCE or is_typed:
             show(waiting, fill(waiting, settings.top_k))
             waiting = []
     if waiting:

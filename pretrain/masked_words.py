@@ -37,7 +37,7 @@ class MaskedWords(Part):
     """
 
     name, learned, needs_pairs = "mlm", "masked words (MLM)", False
-    scores_vocabulary = True
+    scores_vocabulary, head = True, "mlm_head.dense.weight"
     metrics = ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_entropy", "most_frequent_accuracy", "mlm_copied",
                "mlm_loss_without_copies", "mlm_accuracy_without_copies", "unigram_entropy_without_copies")  # fmt: skip
     baselines = {"loss": "unigram_entropy", "accuracy": "most_frequent_accuracy"}

@@ -61,6 +61,8 @@ class Part(ABC):
     """What its `modules` hold learns at this share of the learning rate."""
     scores_vocabulary: bool = False
     """Whether its head scores all entries of the vocabulary for masked positions, which takes memory."""
+    head: str | None = None
+    """The first tensor of the head that `start` begins, by which one that a model folder lacks is known."""
     training_only: bool = False
     """Whether no model folder has its head (see `PretrainedModel.training_only`): each run begins with a new one."""
 

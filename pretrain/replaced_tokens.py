@@ -50,7 +50,7 @@ class ReplacedTokens(Part):
     name, learned, needs_pairs = "rtd", "replaced tokens (RTD)", False
     metrics = ("rtd_loss", "rtd_accuracy", "rtd_majority", "rtd_precision", "rtd_recall")
     baselines: Mapping[str, str] = {}
-    weight = 50.0
+    weight, head = 50.0, "rtd_head.dense.weight"
 
     def __init__(self, mask_share: float):
         self.mask_share = mask_share

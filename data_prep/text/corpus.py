@@ -94,6 +94,10 @@ class Corpus:
         self.encoding = encoding
         self._sources, self.ignored = resolve(paths, exclude)
         self.files = [(source.name, source.size) for source in self._sources]
+        if pipe := next((source for source in self._sources if source.is_on_disk and source.written is None), None):
+            raise PrepError(
+                f"{pipe.shown} is no file but a pipe, and text is read several times; write it into a file."
+            )
         if all(source.is_on_disk for source in self._sources) and not self.total_bytes:
             names = listing((source.shown for source in self._sources), 3)
             raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
@@ -120,10 +124,23 @@ class Corpus:
         said = []
         for index, source in enumerate(self._sources):
             if not source.is_on_disk and source.format == "hub":
-                copy = hub_copy(source, self.rules[index].text_column, self._finder.group_column, folder)
+                copy = hub_copy(source, self._columns(self.rules[index]), folder)
                 self._sources[index] = copy
                 said.append(f"hub:{source.name} is on this machine now: {copy.size / 1e6:,.1f} MB, compressed.")
         return said
+
+    def known_by(self) -> str | None:
+        """Of data sets of the Hub alone, before they are fetched, a digest of what is known without reading: names and
+        columns, and when the files of a folder on this machine were written. None where there are other sources."""
+        if any(source.format != "hub" for source in self._sources):
+            return None
+        sources = zip(self._sources, self.rules, strict=True)
+        known = [_known_by(source, self._columns(rules)) for source, rules in sources]
+        return hashlib.blake2b(json.dumps(known).encode(), digest_size=16).hexdigest()
+
+    def _columns(self, rules: CorpusRules) -> list[str]:
+        """Those of a source that are read, that of the text first."""
+        return [name for name in (rules.text_column, self._finder.group_column) if name]
 
     @property
     def total_bytes(self) -> int:
@@ -279,17 +296,18 @@ def _joined(lines: list[str], is_wrapped: bool) -> list[str]:
     return [line for line in lines if line]
 
 
-def hub_copy(source: Source, text_column: str, group_column: str | None, folder: Path) -> Source:
-    """The data set as a .jsonl.gz file in `folder` with one or two of its columns, a line for each row.
+def hub_copy(source: Source, columns: Sequence[str], folder: Path) -> Source:
+    """The data set as a .jsonl.gz file in `folder` with some of its columns, a line for each row.
 
     A file that is there already was finished, and is used, if it is as it was written.
+
+    Args:
+        columns: that of the text first.
 
     Raises:
         PrepError: the data set cannot be opened, or broke off.
     """
-    columns = [name for name in (text_column, group_column) if name]
-    known_by = json.dumps([source.path, *columns, _last_written(Path(split_name(source.path)[0]))])
-    name = hashlib.blake2b(known_by.encode(), digest_size=16).hexdigest()
+    name = hashlib.blake2b(_known_by(source, columns).encode(), digest_size=16).hexdigest()
     path, seal = folder / f"{name}.jsonl.gz", folder / f"{name}.json"
     try:
         check_files(folder, read_sealed(seal)["files"])
@@ -301,10 +319,13 @@ def hub_copy(source: Source, text_column: str, group_column: str | None, folder:
     return replace(source, path=str(path), is_copy=True, compressed=True, size=found.st_size, written=found.st_mtime_ns)
 
 
-def _last_written(folder: Path) -> list:
-    """What changes where a data set in a folder on this machine is written again; nothing for one of the Hub."""
+def _known_by(source: Source, columns: Sequence[str]) -> str:
+    """What tells these columns of a data set from others: its name, and what changes where one in a folder on this
+    machine is written again."""
+    folder = Path(split_name(source.path)[0])
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    written = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return json.dumps([source.path, *columns, written])
 
 
 def _write_hub_copy(source: Source, columns: Sequence[str], path: Path) -> None:

@@ -267,8 +267,12 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
-        reason = str(error).splitlines()[0]
-        raise PrepError(f"{source.shown} cannot be read as parquet ({reason}); write it again.") from None
+        raise PrepError(f"{source.shown} cannot be read as parquet ({_reason(error)}); write it again.") from None
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says, or its kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _plain_rows(batch: Any) -> list[dict[str, Any]]:
@@ -297,9 +301,8 @@ def _hub_rows(source: Source) -> Rows:
         raise
     except Exception as error:
         # Whatever can go wrong in a network and in the files behind it.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PrepError(
-            f"hub:{source.name} broke off behind row {number:,} ({reason}); give the same command again."
+            f"hub:{source.name} broke off behind row {number:,} ({_reason(error)}); give the same command again."
         ) from None
 
 
@@ -313,8 +316,9 @@ def _hub_data(source: Source) -> Any:
         found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place, streaming=True)
     except Exception as error:
         # Whatever can go wrong in a network, a cache and somebody else's data set.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PrepError(f"hub:{source.name} cannot be opened ({reason}); check its name and the network.") from None
+        raise PrepError(
+            f"hub:{source.name} cannot be opened ({_reason(error)}); check its name and the network."
+        ) from None
     if not isinstance(found, dict):
         return found
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))

@@ -188,15 +188,15 @@ class WordPieceTokenizer:
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path, *, lowercase: bool | None = None) -> "WordPieceTokenizer":
+    def load(cls, path: str | Path) -> "WordPieceTokenizer":
         """Open a tokenizer folder of ours or of transformers, or a bare vocab.txt.
 
-        Where the files do not say whether to lower-case or to strip accents (a bare vocab.txt), `lowercase`
-        does, or else the entries: an option that would change one of them cannot have been on.
+        Where the files do not say whether to lower-case or to strip accents (a bare vocab.txt), the entries do: an
+        option that would change one of them cannot have been on.
         Raises PrepError for a path that does not hold a complete WordPiece tokenizer.
         """
         found = read_tokenizer(Path(path))
-        lower = found.options.get("do_lower_case", lowercase)
+        lower = found.options.get("do_lower_case")
         if lower is None:
             lower = _unchanged(found.pieces, lowercase=True, strip_accents=False)
         if "strip_accents" not in found.options:

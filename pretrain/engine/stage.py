@@ -125,7 +125,7 @@ def write_settings(settings: LoopSettings, out: Path, without: Collection[str] =
     """
     path = out / SETTINGS_FILE
     if path.exists():
-        before = _read(path)
+        before = command_line.as_dict(type(settings)()) | _read(path)
         kept = chosen_again(before, {"device": "auto", **dict.fromkeys(for_device("cpu"), "auto")})
         if settings.threads not in ("auto", default_threads()):
             # They were given.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep import preparation
 from data_prep.errors import PrepError
 from data_prep.examples import static_copies as static
 from data_prep.preparation import prepare
@@ -310,3 +311,24 @@ def test_real_corpora_keep_their_letters_and_name_their_rules(name, document, li
     assert not any("\u1100" <= letter <= "\u11ff" or "\u0300" <= letter <= "\u036f" for letter in vocabulary)
     report = json.loads((found.folder / "prep_report.json").read_text())
     assert report["text"]["unk_rate"] < 0.01
+
+
+def test_what_another_process_has_just_finished_is_taken_for_its_own_alone(corpus, tmp_path, monkeypatch):
+    """It ends between the look at the folder and the lock."""
+    settings, lock = PrepSettings(corpus=(str(corpus),), vocab_size=128, workers=1), preparation.FileLock
+
+    def late(length):
+        def entered(*given, **named):
+            monkeypatch.setattr(preparation, "FileLock", lock)
+            prepare(settings, ExampleSettings(sequence_length=length), tmp_path / "out")
+            return lock(*given, **named)
+
+        monkeypatch.setattr(preparation, "FileLock", entered)
+
+    late(32)
+    found = prepare(settings, ExampleSettings(sequence_length=32), tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    late(32)
+    with pytest.raises(PrepError, match="holds a corpus prepared otherwise .sequence_length: 32 before, 64 now"):
+        prepare(settings, ExampleSettings(sequence_length=64), tmp_path / "out")
+    assert PreparedCorpus(tmp_path / "out").digest == found.digest

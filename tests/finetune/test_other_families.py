@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from data_prep.errors import UserError
 from finetune.batches import BatchMaker, encode_texts
@@ -375,3 +377,15 @@ def _columns(text, label):
     from finetune.rows import Columns
 
     return Columns((text,), label)
+
+
+@pytest.mark.parametrize("new_head", [False, True])
+def test_an_encoder_has_no_pooler_that_would_be_new(other_encoder, tmp_path, new_head):
+    folder = shutil.copytree(other_encoder("roberta"), tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: each for name, each in tensors.items() if "pooler" not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = family_of(folder).encoder.from_pretrained(folder, new_head=new_head)
+    assert model.theirs.pooler is None and model.newly_initialised == ()

@@ -130,6 +130,18 @@ def test_a_config_of_another_model_is_refused(change, message):
         BertConfig.from_dict(BertConfig().to_dict() | change)
 
 
+def test_label_numbers_are_those_of_the_names():
+    numbers = {"no": 1, "yes": 0, "perhaps": "2"}
+    config = BertConfig.from_dict({"model_type": "bert", "label2id": numbers})
+    assert config.id2label == {0: "yes", 1: "no", 2: "perhaps"} and config.num_labels == 3
+    both = BertConfig.from_dict(config.to_dict() | {"label2id": {"no": 0, "yes": 1, "perhaps": 2}})
+    assert both.label2id == config.label2id == {"yes": 0, "no": 1, "perhaps": 2}
+    assert BertConfig.from_dict(both.to_dict()) == both
+    for wrong in (["no", "yes"], {"no": "first"}, {"no": 0, "yes": None}):
+        with pytest.raises(ModelError, match="label2id is .*; give a mapping from names to label numbers"):
+            BertConfig(label2id=wrong)
+
+
 def test_label_names_follow_a_change_of_their_number():
     config = BertConfig(id2label={0: "no", 1: "yes"})
     assert config.label2id == {"no": 0, "yes": 1}

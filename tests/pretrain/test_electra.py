@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from scipy.stats import chisquare
 
 from data_prep.examples.packing import ShardExamples
@@ -327,6 +328,22 @@ def test_a_learned_discriminator_keeps_what_it_says_beside_a_fresh_generator(pre
     assert continued.discriminator.rtd_head.output.bias.item() == pytest.approx(0.7)
     words = continued.generator.mlm_head.bias
     assert words.argmax() == int(prepared.unigram_counts.argmax()) and words.std() > 0.1
+
+
+def test_a_discriminator_without_its_head_begins_with_the_share_of_masked_tokens(prepared, tmp_path):
+    """As a fine-tuned one has none, beside a generator that has learned."""
+    sizes = {"vocab_size": prepared.tokenizer.vocab_size, "max_position_embeddings": 48}
+    both = DiscriminatorAndGenerator(ElectraConfig.from_preset("tiny", **sizes, **NO_DROPOUT))
+    torch.nn.init.constant_(both.generator.mlm_head.bias, 0.7)
+    save_model_folder(both, prepared.tokenizer, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: each for name, each in tensors.items() if "discriminator_predictions" not in name},
+              tmp_path / "model.safetensors", {"format": "pt"})  # fmt: skip
+    given = {"prepared": str(prepared.folder), "objective": "electra", "init_from": str(tmp_path)}
+    settings = PretrainSettings(**given, dropout=0.0, examples=ExampleSettings(sequence_length=48))
+    continued = make_model(settings, prepared, Electra(prepared.unigram_counts, 0.15))
+    assert continued.discriminator.rtd_head.output.bias.item() == pytest.approx(math.log(0.15 / 0.85))
+    assert (continued.generator.mlm_head.bias == 0.7).all()
 
 
 @pytest.mark.slow

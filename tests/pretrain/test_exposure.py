@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from pretrain.engine.settings import PretrainError
 from pretrain.exposure import Exposure, Found, Marked, chance_exposure, main, read_marked, summary
 from pretrain.run import main as pretrain
 
@@ -113,6 +114,13 @@ def test_what_the_vocabulary_lacks_is_not_recovered_and_has_no_rank(folder):
     assert [one.candidates for one in found[3:]] == [2, 2] and found[0].exposure is None
     few, lacking = summary(found)[2:]
     assert few.startswith("2 of the secrets: fewer than 20") and lacking.startswith("3 of the secrets: a part is [UNK]")
+
+
+def test_weights_that_are_not_finite_rank_nothing(folder):
+    exposure = Exposure(folder, ["anna", "berta"])
+    exposure._filler.model.mlm_head.bias.data[7] = float("nan")
+    with pytest.raises(PretrainError, match="numbers that are not finite"):
+        exposure([Marked(1, "the ", "anna", " of the")])
 
 
 def test_what_is_printed_and_written_holds_no_text_unless_asked(folder, sentences, tmp_path, capsys):

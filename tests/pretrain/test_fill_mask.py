@@ -78,6 +78,22 @@ def test_scores_are_made_of_the_masks_alone(monkeypatch):
     assert filler([]) == []
 
 
+def test_from_a_terminal_a_file_is_read_many_lines_at_a_time(tmp_path, monkeypatch, capsys):
+    """Typed lines are answered one by one."""
+    (tmp_path / "texts.txt").write_text("a [MASK]\n" * 5)
+    asked, ask = [], MaskFiller.__call__
+    monkeypatch.setattr(MaskFiller, "__call__", lambda fill, texts, k: asked.append(len(texts)) or ask(fill, texts, k))
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for given, expected in (([f"--file={tmp_path / 'texts.txt'}"], [5]), (["a [MASK]"] * 3, [3]), ([], [1, 1])):
+        asked.clear()
+        monkeypatch.setattr(sys, "stdin", Terminal("a [MASK]\n" * 2))
+        assert main([f"--model={FOLDER}", *given]) == 0 and asked == expected
+
+
 def test_weights_that_are_not_finite_are_one_sentence():
     filler = MaskFiller(FOLDER)
     filler.model.mlm_head.bias.data[7] = float("nan")

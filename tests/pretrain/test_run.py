@@ -236,6 +236,17 @@ def test_rows_that_were_lost_are_said_and_the_run_goes_on(prepared, tmp_path, ca
     assert [row["step"] for row in training_rows(out)] == [1, 3, 4]
 
 
+def test_settings_that_are_not_in_the_file_are_the_defaults(prepared, tmp_path):
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, "2steps")) == 0
+    lines = (out / "settings.yaml").read_text().splitlines(keepends=True)
+    left_out = ("precision:", "threads:")
+    assert sum(line.startswith(left_out) for line in lines) == 2
+    (out / "settings.yaml").write_text("".join(line for line in lines if not line.startswith(left_out)))
+    assert main(arguments(prepared, out, "4steps")) == 0
+    assert [row["step"] for row in training_rows(out)][-1] == 4
+
+
 @pytest.mark.parametrize("name", ["settings.yaml.tmp", ".settings.yaml.tmp"])
 def test_a_folder_in_which_a_run_was_killed_before_it_began_is_free(name, prepared, tmp_path):
     out = tmp_path / "run"

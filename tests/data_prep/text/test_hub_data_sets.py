@@ -117,10 +117,22 @@ def test_a_preparation_reads_a_data_set_once(tmp_path, monkeypatch):
     prep = PrepSettings(corpus=(f"hub:{hub_set(tmp_path / 'set')}",), vocab_size=128, workers=1)
     prepared = prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
     assert 600 <= len(read) <= 600 + 200 and not (tmp_path / "out" / ".work").exists()
-    # It is found again, and the same as from files.
+    # It is found again, after a look at the beginning, and the same as from files.
+    read.clear()
     prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
+    assert len(read) <= 200
     files = replace(prep, corpus=(str(tmp_path / "set"),))
     assert prepare(files, ExampleSettings(sequence_length=32), tmp_path / "other").digest == prepared.digest
+
+
+def test_what_was_prepared_of_a_data_set_that_was_written_again_is_no_longer_it(tmp_path):
+    examples = ExampleSettings(sequence_length=32)
+    prep = PrepSettings(corpus=(f"hub:{hub_set(tmp_path / 'set')}",), vocab_size=128, workers=1)
+    prepare(prep, examples, tmp_path / "out")
+    shutil.rmtree(tmp_path / "set")
+    hub_set(tmp_path / "set", rows=500)
+    with pytest.raises(PrepError, match="prepared otherwise .the text is another"):
+        prepare(prep, examples, tmp_path / "out")
 
 
 def test_a_data_set_that_breaks_off_leaves_nothing(tmp_path):

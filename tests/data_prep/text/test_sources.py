@@ -83,6 +83,15 @@ def test_a_pipe_that_a_pattern_finds_is_left_out(tmp_path):
     assert [name for name, _ in corpus.files] == ["a.txt"] and corpus.ignored == ["p.txt"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_pipe_that_a_person_names_is_refused_as_text_is_read_several_times(tmp_path, beside):
+    (tmp_path / "a.txt").write_text("a text")
+    os.mkfifo(tmp_path / "p.txt")
+    with pytest.raises(PrepError, match=r"p\.txt is no file but a pipe, .*; write it into a file"):
+        Corpus([f"{tmp_path}/a.txt"] * beside + [f"{tmp_path}/p.txt"])
+
+
 def test_a_folder_that_is_left_out_may_be_unreadable(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a text")
     (tmp_path / "closed").mkdir()

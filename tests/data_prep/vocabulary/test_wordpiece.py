@@ -394,9 +394,9 @@ def test_a_bert_tokenizer_of_transformers_loads_with_its_options(
 
 
 def test_a_bare_vocabulary_tells_its_options_by_its_entries(tmp_path: Path) -> None:
-    def load(*pieces: str, **options: bool) -> tuple[bool, bool]:
+    def load(*pieces: str) -> tuple[bool, bool]:
         (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
-        got = WordPieceTokenizer.load(tmp_path / "vocab.txt", **options)
+        got = WordPieceTokenizer.load(tmp_path / "vocab.txt")
         assert got.vocabulary == (*SPECIAL_TOKENS, *pieces)
         return got.lowercase, got.strip_accents
 
@@ -405,7 +405,6 @@ def test_a_bare_vocabulary_tells_its_options_by_its_entries(tmp_path: Path) -> N
     assert load("a", "über") == (True, False)
     assert load("a", "가") == (True, False)
     assert load("a", "Berlin") == (False, False)
-    assert load("a", "##b", lowercase=False) == (False, False)
 
 
 def test_a_vocabulary_with_windows_line_ends_and_a_byte_order_mark_loads(tmp_path: Path) -> None:
