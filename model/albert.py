@@ -1,7 +1,7 @@
 """ALBERT: layers that share their weights, and embeddings narrower than the layers (Lan et al. 2020, section 3.1)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -9,8 +9,7 @@ from .albert_names import ALBERT_NAMES
 from .batch import PackedBatch
 from .bert import BertForMaskedLM, BertForPreTraining, BertModel
 from .config import BertConfig, ModelError
-from .encoder import Embeddings, EncoderLayer, Layers
-from .initialisation import look_at_neighbours
+from .encoder import EncoderLayer, Layers
 from .names import TensorNames
 from .outputs import Output
 from .tasks import (
@@ -92,17 +91,6 @@ class AlbertConfig(BertConfig):
         return super().from_dict(values)
 
 
-class FactorisedEmbeddings(Embeddings):
-    """Embeddings of size E, their LayerNorm and dropout, then a linear layer to H: a batch of T tokens -> [T, H]."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.projection = nn.Linear(config.embedding_size, config.hidden_size)
-
-    def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
-        return cast(Tensor, self.projection(super().forward(batch, num_rows)))
-
-
 class SharedLayers(Layers):
     """One layer that is applied several times; its gradient is the sum over the times."""
 
@@ -130,14 +118,7 @@ class AlbertModel(_Albert, BertModel):
     embeddings.
     """
 
-    embeddings_class: ClassVar[type[Embeddings]] = FactorisedEmbeddings
     layers_class: ClassVar[type[Layers]] = SharedLayers
-
-    def look_at_neighbours(self) -> None:
-        """Let the layer of a fresh model look at the neighbours of a word, each time it is applied (see
-        `initialisation`)."""
-        layer, embeddings = self.layers.in_order()[0], cast(FactorisedEmbeddings, self.embeddings)
-        look_at_neighbours(embeddings.position.weight, layer.qkv.weight, layer.num_heads, embeddings.projection.weight)
 
 
 class _AlbertWithHead(_Albert):

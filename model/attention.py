@@ -176,17 +176,16 @@ def plan_attention(
     """A plan in which every layer is computed for all tokens.
 
     Args:
-        layout: the rectangle that all kernels but varlen see, and that the weights come in; if None, one that holds
-            each sequence from column 0.
+        layout: the rectangle of all kernels but varlen, in which the weights come too; it holds each sequence from
+            column 0, and with "dense" alone in any. If None, one as long as the longest.
     """
-    heads, device, num_rows, anywhere = None, batch.input_ids.device, batch.num_tokens, layout is not None
+    heads, device, num_rows = None, batch.input_ids.device, batch.num_tokens
     if layout is None:
         num_rows, length = _recurring(batch, kernel)
     if kernel != "varlen":
         layout = layout or batch.layout(length)
         heads = HeadLayout(layout, num_heads, (1, 3), num_rows, device, in_place=kernel == "sdpa")
-    chunks = _chunks(batch, kernel, heads, anywhere=anywhere)
-    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chunks=chunks)
+    return AttentionPlan(kernel, dropout, batch, num_rows, heads, chunks=_chunks(batch, kernel, heads))
 
 
 def plan_for_chosen(
@@ -205,20 +204,12 @@ def plan_for_chosen(
 
 
 def _chunks(
-    batch: PackedBatch,
-    kernel: Kernel,
-    heads: HeadLayout | None,
-    queries: HeadLayout | None = None,
-    anywhere: bool = False,
+    batch: PackedBatch, kernel: Kernel, heads: HeadLayout | None, queries: HeadLayout | None = None
 ) -> tuple[Chunk, ...]:
-    """The chunks of keys in `heads`, and of queries in `queries`; each key is one where that is None.
-
-    Args:
-        anywhere: tokens may be in any column, not in the first ones alone.
-    """
+    """The chunks of keys in `heads`, and of queries in `queries`; each key is one where that is None."""
     if kernel != "chunked" or heads is None:
         return ()
-    lengths = [heads.length] * heads.num_sequences if anywhere else batch.sequence_starts.diff().tolist()
+    lengths = batch.sequence_starts.diff().tolist()
     return chunks_of(lengths, heads.num_heads, heads.length, _COLUMNS, queries.length if queries else None)
 
 

@@ -26,13 +26,12 @@ from .some_rows import learning
 class BertModel(PretrainedModel):
     """The encoder and, unless `add_pooling_layer` is false, the pooler."""
 
-    embeddings_class: ClassVar[type[Embeddings]] = Embeddings
     layers_class: ClassVar[type[Layers]] = Layers
     pooler_class: ClassVar[type[nn.Module]] = Pooler
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
-        self.embeddings = self.embeddings_class(config)
+        self.embeddings = Embeddings(config)
         self.layers = self.layers_class(config)
         self.pooler = self.pooler_class(config) if add_pooling_layer else None
         self.attention_implementation = "auto"
@@ -126,9 +125,11 @@ class BertModel(PretrainedModel):
         return self.layers.matrices()
 
     def look_at_neighbours(self) -> None:
-        """Let the first layer of a fresh model look at the neighbours of a word (see `initialisation`)."""
-        first = self.layers.in_order()[0]
-        look_at_neighbours(self.embeddings.position.weight, first.qkv.weight, first.num_heads)
+        """Let the first layer of a fresh model look at the neighbours of a word (see `initialisation`), and all layers
+        that share its weights."""
+        embeddings, first = self.embeddings, self.layers.in_order()[0]
+        projection = None if embeddings.projection is None else embeddings.projection.weight
+        look_at_neighbours(embeddings.position.weight, first.qkv.weight, first.num_heads, projection)
 
     def _plan(
         self, batch: PackedBatch, output_attentions: bool, at: Tensor | None, most_at: int | None

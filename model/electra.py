@@ -1,7 +1,7 @@
 """ELECTRA: a discriminator that finds replaced tokens, and a generator that replaces them (Clark et al. 2020)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,14 +13,11 @@ from .electra_heads import (
     ElectraClassificationHead,
     FirstState,
     GeneratorHead,
-    ProjectedEmbeddings,
     ReplacedTokenHead,
     SummaryHead,
 )
 from .electra_names import ELECTRA_NAMES
-from .encoder import Embeddings
 from .heads import DeepClassificationHead, MaskedLanguageHead
-from .initialisation import look_at_neighbours
 from .names import TensorNames
 from .outputs import LogitsOutput
 from .tasks import (
@@ -82,17 +79,10 @@ class _Electra:
 class ElectraModel(_Electra, BertModel):
     """The encoder. With `add_pooling_layer` its pooled output is the last state of the first token as it is."""
 
-    embeddings_class: ClassVar[type[Embeddings]] = ProjectedEmbeddings
     pooler_class: ClassVar[type[nn.Module]] = FirstState
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = False) -> None:
         super().__init__(config, add_pooling_layer)
-
-    def look_at_neighbours(self) -> None:
-        """See BertModel."""
-        embeddings, first = cast(ProjectedEmbeddings, self.embeddings), self.layers.in_order()[0]
-        projection = None if embeddings.projection is None else embeddings.projection.weight
-        look_at_neighbours(embeddings.position.weight, first.qkv.weight, first.num_heads, projection)
 
     def as_bert(self) -> BertModel:
         """The BERT without a pooler that has the same weights, and computes the same.

@@ -1,31 +1,12 @@
-"""What an ELECTRA has in the place of the embeddings, the pooler and the heads of a BERT (Clark et al. 2020)."""
+"""What an ELECTRA has in the place of the pooler and the heads of a BERT (Clark et al. 2020)."""
 
 from typing import cast
 
 from torch import Tensor, nn
 
-from .batch import PackedBatch
 from .blocks import ACTIVATIONS
 from .config import BertConfig
-from .encoder import Embeddings
 from .heads import MaskedLanguageHead, classifier_dropout
-
-
-class ProjectedEmbeddings(Embeddings):
-    """The embeddings of a BERT, of size E, and a linear layer to H where that is another: a batch of T tokens ->
-    [T, H]."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.projection = nn.Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
-
-    def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
-        embedded = super().forward(batch, num_rows)  # [T, E]
-        return embedded if self.projection is None else cast(Tensor, self.projection(embedded))  # [T, H]
-
-    def share(self, other: "ProjectedEmbeddings") -> None:
-        """Take the words, positions, types and LayerNorm of `other` for its own; the projection stays."""
-        self.word, self.position, self.token_type, self.norm = other.word, other.position, other.token_type, other.norm
 
 
 class FirstState(nn.Module):

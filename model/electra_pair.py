@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from .batch import PackedBatch, in_recurring_rows
 from .config import BertConfig, ModelError
 from .electra import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraModel
-from .electra_heads import ProjectedEmbeddings
 from .electra_names import ELECTRA_NAMES
 from .huggingface import CONFIG_FILE, PretrainedModel
 from .names import TensorNames
@@ -62,8 +61,7 @@ class DiscriminatorAndGenerator(PretrainedModel):
         super().__init__(config)
         self.discriminator = ElectraForPreTraining(config) if discriminator is None else discriminator
         self.generator = ElectraForMaskedLM(generator_config(config)) if generator is None else generator
-        own = cast(ProjectedEmbeddings, self.generator.bert.embeddings)
-        own.share(cast(ProjectedEmbeddings, self.bert.embeddings))
+        self.generator.bert.embeddings.share(self.bert.embeddings)
 
     @property
     def bert(self) -> ElectraModel:

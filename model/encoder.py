@@ -14,7 +14,8 @@ from .config import BertConfig
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type, LayerNorm, dropout: a batch of T tokens -> [T, E], where E is H.
+    """Word + position + token type, LayerNorm, dropout, and where the config has it a linear layer from E to H: a
+    batch of T tokens -> [T, H].
 
     Rows beyond T, where more are asked for, are of no token in particular.
     """
@@ -27,12 +28,18 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, config.embedding_size)
         self.norm = layer_norm(config, config.embedding_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.projection = nn.Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
 
     def forward(self, batch: PackedBatch, num_rows: int) -> Tensor:
         ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
         words, types, positions = (F.pad(values, (0, num_rows - batch.num_tokens)) for values in ids)  # [T] each
         total = self.word(words) + self.token_type(types)  # [T, E]
-        return self.dropout(self.norm(total + self.position(positions)))
+        embedded: Tensor = self.dropout(self.norm(total + self.position(positions)))
+        return embedded if self.projection is None else self.projection(embedded)
+
+    def share(self, other: "Embeddings") -> None:
+        """Take the words, positions, types and LayerNorm of `other` for its own; the projection stays."""
+        self.word, self.position, self.token_type, self.norm = other.word, other.position, other.token_type, other.norm
 
 
 class QueryKeyValue(nn.Linear):
