@@ -12,7 +12,8 @@ Shapes are written with one alphabet, here and in data_prep/examples:
     K  tokens that may be masked                    W  words that may be masked
     S  sentences of a shard, long ones in pieces    B  examples with a second segment
 
-A comment behind a line gives the shape of its result, where that is another than before.
+A docstring that gives a letter another meaning says so. A comment behind a line gives the shape of its result, where
+that is another than before.
 """
 
 from .albert import (

@@ -161,8 +161,8 @@ def has_mlm_head(folder: str | Path) -> bool:
 
 
 def read_pretrainable(folder: str | Path) -> BertConfig:
-    """The same of a model that can be pretrained further; raises ModelError for another one too: one that transformers
-    computes, and the generator of an ELECTRA, which is pretrained with its discriminator."""
+    """`read_config` of a model that can be pretrained further; raises ModelError for another one too: one that
+    transformers computes, and the generator of an ELECTRA, which is pretrained with its discriminator."""
     family = family_of(folder)
     if family.is_wrapped:
         raise ModelError(refusal(Path(folder)))

@@ -114,7 +114,7 @@ class TrainingPlan:
 
     Args:
         mask_share: of the tokens that are targets, at the start of the budget and at its end; it changes linearly
-            (Ankner et al. 2023), behind a plateau of the learning rate.
+            (Ankner et al. 2023), from the end of a plateau of the learning rate on where the schedule has one.
         sampler: draws the entries that scores are computed for; None: all entries.
         shift: of their positions; None: all examples begin at 0.
     """

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_prep.console.screen import say
 from data_prep.examples.full_sentences import FullShardExamples
 from data_prep.examples.packing import ShardExamples
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
@@ -38,7 +39,7 @@ def open_for_pretraining(folder: str | Path, objective: PretrainingObjective, **
     kind = objective.model_class(family_of(folder, PretrainError))
     model = open_model(kind, folder, PretrainError, **config_changes)
     if model.newly_initialised:
-        print(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.", flush=True)
+        say(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.")
     return model
 
 
@@ -107,16 +108,18 @@ def make_model(
         if prepared.tokenizer.vocab_size > tokenizer.vocab_size:
             model = extended(model, tokenizer, prepared.tokenizer)
         if (longest := model.config.max_position_embeddings) < length:
-            print(f"{folder} reads {longest} tokens: it gets positions for {length}.", flush=True)
+            say(f"{folder} reads {longest} tokens: it gets positions for {length}.")
             model = lengthened(model, length)
         check_model(model, folder, prepared, length)
         objective.start(model, {part.name for part in objective.parts} - new)
         if (Path(folder) / "modules.json").exists():
             # Of sentence-transformers.
-            print(f"{folder} says how its vectors become one of a text. The model of this run does not: where that is "
-                  "not their mean, give finetune.embed its --pooling.", flush=True)  # fmt: skip
+            say(
+                f"{folder} says how its vectors become one of a text. The model of this run does not: where that is no "
+                "mean, give finetune.embed its --pooling."
+            )
         if "mlm" in new:
-            print("The bias of its new MLM head starts from word frequencies.", flush=True)
+            say("The bias of its new MLM head starts from word frequencies.")
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length, "pad_token_id": prepared.tokenizer.pad_id}
@@ -140,7 +143,7 @@ def of_kept_layers(model: BertForPreTraining, settings: PretrainSettings) -> Ber
     if len(layers) == count:
         return model
     listed = ", ".join(map(str, layers))
-    print(f"Of the {count} layers of {settings.starts_from} the run takes over: {listed}.", flush=True)
+    say(f"Of the {count} layers of {settings.starts_from} the run takes over: {listed}.")
     return model.of_layers(layers)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data_prep.console.screen import say
 from data_prep.examples.packing import ShardExamples
 from data_prep.examples.pairs import IS_NEXT
 from data_prep.prepared import PreparedCorpus
@@ -31,8 +32,7 @@ def _bert(settings: PretrainSettings, prepared: PreparedCorpus) -> PretrainingOb
     is_learned = settings.next_sentence and _has_pairs(settings, prepared)
     if settings.next_sentence and not is_learned:
         length = settings.examples.longest
-        print(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.",
-              flush=True)  # fmt: skip
+        say(f"Next-sentence prediction is off: no example of up to {length} tokens is a pair from two documents.")
     return bert_objective(prepared.unigram_counts, is_learned, **settings.of_pairs)
 
 
@@ -69,7 +69,7 @@ def _sentence_order(settings: PretrainSettings, prepared: PreparedCorpus) -> Pre
     """Masked words, and the order of sentences if any example has two."""
     words, order = MaskedWords(prepared.unigram_counts), SentenceOrder(**settings.of_pairs)
     if not _has_pairs(settings, prepared, exchange=False):
-        print("Sentence-order prediction is off: no example holds two sentences of a document.", flush=True)
+        say("Sentence-order prediction is off: no example holds two sentences of a document.")
         return PretrainingObjective([words], off=[order])
     return PretrainingObjective([words, order], batch_maker=SentenceOrderBatches)
 
