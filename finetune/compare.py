@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +10,16 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 from pretrain.engine.distributed import World
-from pretrain.engine.folder import claimed
-from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
-from .finetuning import run_seeds
 from .intervals import paired
 from .metrics import spread
 from .report import score
-from .resolve import MAY_DIFFER, model_name, out_folder, resolve, with_search, with_task
+from .resolve import model_name, with_search
 from .results import outputs_of_seeds
 from .settings import SCRATCH, FinetuneError, FinetuneSettings
+from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
 from .tasks import Task
 
 _MOST_COLUMNS = 4
@@ -43,20 +40,14 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
     Args:
         task: what is learned; by default that of `--task`.
     """
-    out = out_folder(settings)
-    asked = settings
-    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
-        runs = named_runs(replace(settings, out=str(out)), world)
+    with stage_of_several(settings) as (settings, world, interruption):
+        runs = named_runs(settings, world)
         dataset = read_dataset(settings, task)
-        with_task(settings, dataset.task)
-        if world.is_main:
-            write_settings(replace(settings, out=str(out)), out)
-        models = {}
+        write_asked(settings, dataset.task, world)
+        out, models, how = Path(settings.out), {}, {"with_baselines": False, "needs_seeds": bool(dataset.test)}
         for name, run in runs.items():
             say(f"\n=== {name}")
-            with claimed(Path(run.out)) if world.is_main else nullcontext():
-                models[name] = run_seeds(run, Path(run.out), dataset, world, interruption, with_baselines=False,
-                                         needs_seeds=bool(dataset.test))  # fmt: skip
+            models[name] = results_of_run(run, dataset, world, interruption, **how)
         if world.is_main:
             write_comparison(settings, out, dataset, models, {name: Path(run.out) for name, run in runs.items()})
     return out
@@ -94,12 +85,8 @@ def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSe
     """
     runs: dict[str, FinetuneSettings] = {}
     for name, model in named_models(settings).items():
-        place = Path(settings.out) / _folder_name(name)
-        run = replace(model, out=str(place))
-        # A seed goes on with what was chosen for the others of its model, also on another machine.
-        runs[name] = agreed(
-            run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or with_search(run))
-        )
+        run = replace(model, out=str(Path(settings.out) / _folder_name(name)))
+        runs[name] = as_begun(run, world, fresh=with_search(run))
     return runs
 
 

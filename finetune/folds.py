@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,16 @@ import numpy as np
 
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
-from pretrain.engine.folder import claimed
-from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
-from .finetuning import run_seeds
 from .metrics import spread
 from .output import to_json
 from .report import baselines_table, parts_of_folds_table, scores_table
-from .resolve import MAY_DIFFER, out_folder, resolve, with_seeds, with_task
+from .resolve import with_seeds
 from .results import kept_seed
 from .rows import BadRows, Example
 from .settings import GROUPS, FinetuneError, FinetuneSettings
+from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
 from .tasks import Task
 
 MOST_FOLDS = 50
@@ -40,23 +37,15 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
     Args:
         task: what is learned; by default that of `--task`.
     """
-    out = out_folder(settings)
-    asked = settings
-    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
-        settings = replace(settings, out=str(out))
-        datasets = list(folds(settings, task))
-        with_task(settings, datasets[0].task)
-        if world.is_main:
-            write_settings(settings, out)
+    with stage_of_several(settings) as (settings, world, interruption):
+        out, datasets = Path(settings.out), list(folds(settings, task))
+        write_asked(settings, datasets[0].task, world)
         found, settings = [], with_seeds(settings, [len(dataset.train) for dataset in datasets])
         for number, dataset in enumerate(datasets, 1):
             say(f"\n=== fold {number} of {len(datasets)}")
             describe(dataset, settings)
-            place = out / f"fold-{number}"
-            run = replace(settings, folds=None, out=str(place))
-            run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
-            with claimed(place) if world.is_main else nullcontext():
-                found.append(run_seeds(run, place, dataset, world, interruption, needs_seeds=True))
+            run = as_begun(replace(settings, folds=None, out=str(out / f"fold-{number}")), world)
+            found.append(results_of_run(run, dataset, world, interruption, needs_seeds=True))
         if world.is_main:
             write_results(out, settings, datasets[0].task, found, datasets)
     return out

@@ -1,20 +1,17 @@
 """What more labelled rows would bring: the same training on an eighth, a quarter, a half and all of them."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from data_prep.console.screen import say
 from data_prep.durable import replaced, write_json, write_text
-from pretrain.engine.folder import claimed
-from pretrain.engine.stage import agreed, as_before, stage, write_settings
 
 from .dataset import Dataset, read_dataset, split
-from .finetuning import run_seeds
 from .report import score
-from .resolve import MAY_DIFFER, out_folder, resolve, with_seeds, with_task
+from .resolve import with_seeds
 from .settings import FinetuneError, FinetuneSettings
+from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
 from .tasks import Task
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -31,24 +28,16 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
     Args:
         task: what is learned; by default that of `--task`.
     """
-    out = out_folder(settings)
-    asked = settings
-    with stage(asked, out, lambda: as_before(asked, out, MAY_DIFFER) or asked) as (settings, world, interruption):
-        settings = replace(settings, out=str(out))
-        dataset = read_dataset(settings, task)
+    with stage_of_several(settings) as (settings, world, interruption):
+        out, dataset = Path(settings.out), read_dataset(settings, task)
         parts = growing(dataset)
-        with_task(settings, dataset.task)
-        if world.is_main:
-            write_settings(settings, out)
+        write_asked(settings, dataset.task, world)
         points, settings = [], with_seeds(settings, [len(part.train) for part in parts])
         for part in parts:
             rows = len(part.train)
             say(f"\n=== {rows:,} training rows")
-            place = out / f"rows-{rows}"
-            run = replace(settings, learning_curve=False, out=str(place))
-            run = agreed(run, world, lambda run=run, place=place: resolve(as_before(run, place, MAY_DIFFER) or run))
-            with claimed(place) if world.is_main else nullcontext():
-                found = run_seeds(run, place, part, world, interruption)
+            run = as_begun(replace(settings, learning_curve=False, out=str(out / f"rows-{rows}")), world)
+            found = results_of_run(run, part, world, interruption)
             points.append({"rows": rows, **{name: found[name] for name in ("validation", "test", "baselines")}})
         if world.is_main:
             write_curve(out, dataset, points)
