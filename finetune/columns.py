@@ -1,6 +1,6 @@
 """Which columns of a table hold the texts, the labels and the rest: as they are named, or as it is usual."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
@@ -21,6 +21,17 @@ def named_columns(settings: FinetuneSettings) -> Columns:
     return Columns(tuple(settings.text_column), settings.label_column, settings.group_column, settings.report_by)
 
 
+def first_rows(path: str, encoding: str, named: Columns, lines: bool = False) -> list[dict[str, Any]]:
+    """The rows that show what is in a file of labelled texts (see `rows.table_rows`)."""
+    found = table_rows(path, encoding, lines=lines, named=named.named())
+    return [row for _, row in islice(found, _SAMPLED_ROWS)]
+
+
+def names_of(rows: Iterable[dict[str, Any]]) -> set[str]:
+    """Those of the columns that rows have."""
+    return {name for row in rows for name in row}
+
+
 def columns_of_file(
     task: Labels,
     path: str,
@@ -36,9 +47,8 @@ def columns_of_file(
     """
     if path == BUILTIN:
         return task.settled(Columns(("text",), "label"))
-    given = table_rows(path, encoding, lines=not task.needs_labels, named=named.named())
-    sample = [row for _, row in islice(given, _SAMPLED_ROWS)]
-    named = named.of_rows({name for row in sample for name in row}, may_lack)
+    sample = first_rows(path, encoding, named, lines=not task.needs_labels)
+    named = named.of_rows(names_of(sample), may_lack)
     return find_columns(task, path, sample, named, labelled=True, show_text=show_text)
 
 
@@ -61,8 +71,7 @@ def columns_of_further_file(
     Raises:
         FinetuneError: it is without another one.
     """
-    given = table_rows(path, encoding, named=columns.named())
-    names = sorted({name for _, row in islice(given, _SAMPLED_ROWS) for name in row})
+    names = sorted(names_of(first_rows(path, encoding, columns)))
     columns = columns.of_rows(names, may_lack)
     for name in columns.named():
         if name not in names:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
 from data_prep.console.screen import say
 from data_prep.text.cells import is_text
 
-from .columns import columns_of_file, columns_of_further_file, named_columns
-from .rows import BUILTIN, BadRows, Columns, Example, read_rows, table_rows
+from .columns import columns_of_file, columns_of_further_file, first_rows, named_columns, names_of
+from .rows import BUILTIN, BadRows, Columns, Example, read_rows
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
 from .tasks.selection import task_of
@@ -23,7 +23,7 @@ from .tasks.selection import task_of
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
-SAMPLED_TEXTS = 1_000
+_SAMPLED_TEXTS = 1_000
 MOST_PARTS = 50
 
 
@@ -157,8 +157,7 @@ def _refuse_unknown(settings: FinetuneSettings) -> None:
     names = set()
     for path in paths:
         if path != BUILTIN:
-            rows = table_rows(path, settings.encoding, lines=True, named=named.named())
-            names |= {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
+            names |= names_of(first_rows(path, settings.encoding, named, lines=True))
     options = {"--text-column": named.texts, "--label-column": (named.label,), "--group-column": (named.group,)}
     for option, columns in options.items():
         for name in filter(None, columns):
@@ -182,8 +181,7 @@ def _own_columns(
     """The columns of a file that may have others than the training rows: those named, where it has them, or those of a
     pair in training, else by their names."""
     named = named_columns(settings)
-    rows = table_rows(path, settings.encoding, lines=not task.needs_labels, named=named.named())
-    names = {name for _, row in islice(rows, SAMPLED_TEXTS) for name in row}
+    names = names_of(first_rows(path, settings.encoding, named, lines=not task.needs_labels))
     if not named.texts and len(columns.texts) > 1 and names.issuperset(columns.texts):
         named = replace(named, texts=columns.texts)
     may_lack = {*named.texts, named.label, named.group, *may_lack}
@@ -242,9 +240,10 @@ def split(
     return parts
 
 
-def sampled(examples: Sequence[Example], most: int = SAMPLED_TEXTS) -> list[Example]:
-    """At most `most` of the examples, evenly spread."""
-    return [examples[i] for i in np.linspace(0, len(examples) - 1, min(len(examples), most)).astype(int)]
+def sampled(examples: Sequence[Example]) -> list[Example]:
+    """A thousand of the examples at most, evenly spread."""
+    most = min(len(examples), _SAMPLED_TEXTS)
+    return [examples[i] for i in np.linspace(0, len(examples) - 1, most).astype(int)]
 
 
 def _content_hash(example: Example, purpose: str) -> bytes:

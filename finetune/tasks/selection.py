@@ -1,7 +1,6 @@
 """Which task: as it is named, as the rows show it, or as a model folder was trained for."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ from data_prep.durable import read_object
 from data_prep.text.cells import parsed_cell, usual_column
 
 from ..choices import usual_choices
-from ..columns import find_columns, named_columns
+from ..columns import find_columns, first_rows, named_columns, names_of
 from ..questions.answers import are_answers
-from ..rows import BUILTIN, Columns, listed, table_rows
+from ..rows import BUILTIN, Columns, listed
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from . import Task
 from .classification import Classification
@@ -29,7 +28,6 @@ TASKS: dict[str, type[Task]] = {
 }
 # What can be learned of the built-in texts.
 _OF_BUILTIN = (Classification.name, Similarity.name)
-_SAMPLED_ROWS = 1000
 # What stands for no number, in lower case.
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "-"}
 
@@ -47,8 +45,7 @@ def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
         return TASKS[settings.task](), settings.label_column
     if settings.train == BUILTIN:
         return Classification(), None
-    given = table_rows(settings.train, settings.encoding, named=named_columns(settings).named())
-    rows = [row for _, row in islice(given, _SAMPLED_ROWS)]
+    rows = first_rows(settings.train, settings.encoding, named_columns(settings))
     if columns := columns_of_choices(rows, settings):
         say(f'Task: {MultipleChoice.name}, as "{columns.label}" holds which of {listed(columns.choices)} is right '
             "(--task names another).")  # fmt: skip
@@ -73,7 +70,7 @@ def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSetting
     try:
         # Groups and parts that these rows lack may be those of further files.
         named = named_columns(settings)
-        named = named.of_rows({name for row in rows for name in row}, {named.group, named.part})
+        named = named.of_rows(names_of(rows), {named.group, named.part})
         columns = find_columns(task, settings.train, rows, named, labelled=True)
     except FinetuneError:
         return None
