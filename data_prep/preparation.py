@@ -353,8 +353,8 @@ class Preparation:
             signatures.unlink()
         if count > self.num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
-                f"every document of {', '.join(self.prep.corpus)} stands in {self._held_out_from()} too, or nearly, "
-                "which leaves nothing to learn from: give another --validation-corpus, or none"
+                f"every document of {', '.join(self.prep.corpus)} is also in {self._held_out_from()}, or a near "
+                "duplicate of one there, so nothing is left to learn from: give another --validation-corpus, or none"
             )
         self.note(
             f"Read {count:,} documents, {documents.bytes / 1e6:,.2f} MB of text; {documents.num_duplicates:,} exact "
@@ -362,8 +362,8 @@ class Preparation:
         )
         if cuts := sum(corpus.cuts for corpus in self._opened):
             self.note(
-                f"Text goes on for {LONGEST_DOCUMENT / 1e6:.0f} million characters without the end of a document in "
-                f"{cuts:,} places, and was cut there: see --document."
+                f"A document went on for {LONGEST_DOCUMENT / 1e6:.0f} million characters in {cuts:,} places, and was "
+                "cut there. If it should be several documents, see --document."
             )
         for sentence in documents.sentences():
             self.note(sentence)

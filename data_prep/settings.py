@@ -33,9 +33,11 @@ class PrepSettings:
     validation_corpus: tuple[str, ...] = ()
     """Text to evaluate on. Without it some of the documents are held out."""
     document: Literal["auto", "file", "blank-line", "line"] = "auto"
-    """What a document is in .txt files."""
+    """What one document is in .txt files: a file, a block between blank lines, or a line. auto: chosen by a look at the
+    text."""
     line: Literal["auto", "sentence", "paragraph", "wrapped"] = "auto"
-    """What a line is: a sentence, a paragraph (to be split), wrapped (to be joined up to a blank line, and split)."""
+    """What one line holds. sentence: a sentence; paragraph: several; wrapped: part of a paragraph (lines are joined up
+    to a blank line, then split). auto: chosen by a look at the text."""
     language: str = "en"
     """Language code for sentence splitting."""
     encoding: str = "utf-8"
@@ -43,11 +45,14 @@ class PrepSettings:
     text_column: str | None = None
     """Column of the text in .jsonl, .csv, .tsv and .parquet. Found by name if not given."""
     group_column: str | None = None
-    """Column whose equal values stay on one side of the held-out split (a patient, a case)."""
+    """Column that says whose text a row is (a patient, a case). Rows with the same value stay together: all of them in
+    training, or all held out."""
     group_by: Literal["auto", "file", "document"] = "auto"
-    """What stays on one side without --group-column: a file, or a document. auto: a file, if enough remains."""
+    """Without --group-column, what is held out as a whole: a file, or a document. auto: a file, if enough whole files
+    can be held out."""
     near_duplicates: Literal["group", "drop", "keep"] = "group"
-    """Documents that share half of their text: on one side, or dropped."""
+    """Documents that share half of their text. group: keep them on one side of the held-out split; drop: keep only
+    the first; keep: do not look for them."""
     skip_bad_rows: bool = False
     """Leave out rows that cannot be read or hold no text, however many they are; the report lists the first 20."""
     tokenizer: str | None = None
@@ -57,7 +62,7 @@ class PrepSettings:
     vocab_size: int | Literal["auto"] = "auto"
     """A multiple of 64. auto: 8,192 under 20 MB of text, 16,384 under 200 MB, else 30,528."""
     min_documents: int = 1
-    """Documents (or groups) that an entry must occur in; rarer names are spelled in pieces."""
+    """Minimum documents (or groups) that have an entry; rarer names are split into pieces."""
     lowercase: bool = True
     """Lower-case the text."""
     strip_accents: bool = False
@@ -89,8 +94,8 @@ class PrepSettings:
             )
         if self.validation_corpus and self.group_column is not None and self.min_documents == 1:
             raise PrepError(
-                "--group-column beside --validation-corpus, which leaves nothing to split, acts on --min-documents "
-                "alone: give that, too, or leave --group-column out"
+                "with --validation-corpus nothing is held out, so --group-column acts on --min-documents alone: give "
+                "that, too, or leave --group-column out"
             )
         if self.group_column is not None and self.group_by != "auto":
             raise PrepError("--group-by has no effect with --group-column, which says what stays together: drop one")
@@ -109,9 +114,10 @@ class ExampleSettings:
     groups: ClassVar = {"pairs and masks": ("sequence_length", "masking", "seed")}
 
     sequence_length: int | tuple[int, ...] = 128
-    """Most tokens of an example, special tokens included. In training also several: 128,512."""
+    """Maximum tokens per example, with special tokens; in training also several: 128,512."""
     masking: Literal["token", "whole-word", "span", "ngram"] = "token"
-    """What is masked together; in held-out text tokens."""
+    """Unit of masking. token: single tokens; whole-word: all tokens of a word; span: 1 to 10 words; ngram: 1 to 3
+    words. Held-out text: always token."""
     seed: int = 1
     """Seed of every random decision."""
 
@@ -165,6 +171,6 @@ class PrepCommand:
             raise PrepError(f"--static-masks {self.static_masks} is negative: give the number of copies, or 0 for none")
         if len(self.examples.lengths) > 1:
             raise PrepError(
-                "--sequence-length takes one length here, and what is prepared serves all: give "
-                f"{self.examples.longest}"
+                "--sequence-length takes one length here, and training can use the prepared corpus at all of these: "
+                f"give {self.examples.longest}"
             )

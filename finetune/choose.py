@@ -78,7 +78,10 @@ def run(settings: ChooseSettings) -> None:
         raise FinetuneError(f"each of the {len(folders)} seeds of {settings.model} reads the texts, and {pipes[0]} can "
                             "be read only once: save it as a file")  # fmt: skip
     if (Path(settings.model) / "fold-1").is_dir():
-        raise FinetuneError(f"{settings.model} holds folds: give one of them, {Path(settings.model) / 'fold-1'}")
+        raise FinetuneError(
+            f"{settings.model} is a run with --folds: give the folder of one fold, such as "
+            f"{Path(settings.model) / 'fold-1'}"
+        )
     rows: list[dict[str, Any]] = []
     examples: list[Example] = []
     outputs: list[list[np.ndarray]] = []
@@ -106,8 +109,8 @@ def run(settings: ChooseSettings) -> None:
         raise FinetuneError(f"{settings.file[0]} has no usable row: give a file of texts")
     if task.needs_seeds and len(folders) < 2:
         raise FinetuneError(
-            f"how unsure a model for {task.name} is shows by several seeds, and {settings.model} has one: fine-tune "
-            "with --seeds 3, and give the folder of the run"
+            f"for {task.name}, uncertainty is measured by how much several seeds differ, and {settings.model} has one "
+            "seed: fine-tune with --seeds 3, and give the folder of the run"
         )
     task = decided_on_mean(settings.model, task) if len(folders) > 1 else task
     unsure = np.array([task.uncertainty(np.stack(each)) for each in outputs])  # [n, 2]

@@ -38,7 +38,7 @@ class Collapse:
     def __str__(self) -> str:
         return (
             f"learned nothing at {self.learning_rate:g}: loss {self.loss:.3f} on its training texts, "
-            f"{self.unread:.3f} without reading them{self.given and '; '}{self.given}"
+            f"{self.unread:.3f} for a guess without reading them{self.given and '; '}{self.given}"
         )
 
 

@@ -318,10 +318,10 @@ def _warn_of_groups(dataset: Dataset, settings: FinetuneSettings) -> None:
         say(f'{without:,} texts have no "{dataset.columns.group}": each counts as a group of its own.')
     held, whole = len(dataset.validation), len(dataset.train) + len(dataset.validation)
     if settings.validation is None and held >= 2 * VALIDATION_SHARE * whole:
-        remedy = "" if settings.folds else "--validation with a few of your choice, or "
+        remedy = "" if settings.folds else "--validation with a few groups of your choice, or "
         say(
             f'{held:,} of {whole:,} texts are held back, as those of one "{dataset.columns.group}" stay together: give '
-            f"{remedy}rows of more."
+            f"{remedy}rows of more groups."
         )
     groups = {name: {example.group for example in rows} - {None} for name, rows in parts.items()}
     for name, other in (("validation", "training"), ("test", "training"), ("test", "validation")):
@@ -329,5 +329,5 @@ def _warn_of_groups(dataset: Dataset, settings: FinetuneSettings) -> None:
         if shared:
             say(
                 f'{shared:,} of {len(parts[name]):,} {name} texts are of a "{dataset.columns.group}" that occurs in '
-                f"{other} too: the result on those is not that of new ones."
+                f"{other} too: the result on those is no measure of how well the model does on new groups."
             )

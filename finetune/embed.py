@@ -35,8 +35,8 @@ class EmbedSettings:
     """File to write, which must not be there yet: .npy (a row a text), .parquet or .jsonl (the input's columns, and
     vector). Without it: JSON lines on standard output."""
     pooling: Literal["auto", "mean", "cls", "max"] = "auto"
-    """What of a text's tokens is its vector: their mean, [CLS] alone, the largest of each number. auto: what the folder
-    says, mean if nothing."""
+    """How the vector of a text is made from those of its tokens. mean: their mean; cls: that of [CLS]; max: the largest
+    value in each dimension. auto: as the model folder says, else mean."""
     layer: int = -1
     """Whose output is taken: 1 the first layer, -1 the last, 0 the embeddings."""
     normalize: bool = False
@@ -100,7 +100,7 @@ class EmbedSettings:
             return
         option = f"--{self.kind}"
         if self.form == "npy":
-            raise FinetuneError(f"{option} gives each text another number of vectors: give an --out that ends in "
+            raise FinetuneError(f"{option} gives texts different numbers of vectors: give an --out that ends in "
                                 ".parquet or .jsonl")  # fmt: skip
         if self.pooling != "auto":
             raise FinetuneError(f"--pooling is of whole texts: leave it or {option} out")

@@ -114,7 +114,7 @@ class Output:
         size = self._part.stat().st_size if self._part.exists() else 0
         if size and not (is_ours and self.written.bytes <= size):
             remedy = ", or give the options that it was begun with" if self.asked is not None else ""
-            raise FinetuneError(f"{self._part} is there, and not of this command: remove it{remedy}")
+            raise FinetuneError(f"{self._part} was left by another command: remove it{remedy}")
         if self.asked is not None and not is_ours:
             self._write_state()
         if self.is_binary:

@@ -32,7 +32,7 @@ class SearchSettings:
     texts: str | None = None
     """Where to look: .txt (a text a line), .jsonl, .csv, .tsv, .json, .conll (also .gz) or .parquet."""
     model: str = "runs/builtin/final"
-    """Folder of the model, best one that was fine-tuned with --task similarity."""
+    """Folder of the model, preferably one fine-tuned with --task similarity."""
     nearest: int = 10
     """How many texts to show."""
     text_column: tuple[str, ...] = ()

@@ -42,9 +42,10 @@ class FinetuneSettings(LoopSettings):
         "auto", "classification", "multi-label", "regression", "tagging", "multiple-choice", "question-answering",
         "similarity",
     ] = "auto"  # fmt: skip
-    """One class a text; any number of labels (lists, or joined by ;); a number; entities and other tags of words; one
-    of the choices that each row has; answers to questions, out of their contexts; vectors that are near for texts that
-    are alike, for search. auto: by the rows of --train, never similarity."""
+    """classification: one class per text; multi-label: any number of labels (a list, or joined by ;); regression: a
+    number; tagging: entities or other tags of words; multiple-choice: one of the choices in each row;
+    question-answering: the answer in a context; similarity: vectors for search, close for similar texts. auto: chosen
+    by the rows of --train, never similarity."""
     train: str = "builtin"
     """Labelled texts: .jsonl .csv .tsv .json .conll (also .gz) or .parquet, a folder or glob of them, hub:owner/name,
     or builtin: docstrings to be told apart by package."""
@@ -59,9 +60,10 @@ class FinetuneSettings(LoopSettings):
     label_column: str | None = None
     """Column of the labels. Found by name if not given."""
     group_column: str | None = None
-    """Column of whose text a row is (a patient, a case): all rows of one are held back together, or none."""
+    """Column that says whose text a row is (a patient, a case). Rows with the same value are held out together, or not
+    at all."""
     report_by: str | None = None
-    """Column by whose values (sites, years) the final results are shown too."""
+    """Also show the final results separately for each value of this column (a site, a year)."""
     encoding: str = "utf-8"
     """Encoding of the files; auto: found for each."""
     skip_bad_rows: bool = False
@@ -69,8 +71,9 @@ class FinetuneSettings(LoopSettings):
     sequence_length: int | Literal["auto"] = "auto"
     """Most tokens read at once. auto: as many as the model can."""
     long_text: LongText | Literal["auto"] = "auto"
-    """Of longer texts read the beginning; a quarter from the beginning and the rest from the end; or everything, in
-    overlapping windows (not of choices). auto: head; windows for tagging and question answering."""
+    """How longer texts are read. head: the beginning; head-tail: a quarter from the beginning, the rest from the end;
+    windows: everything, in overlapping windows (not for choices). auto: head; windows for tagging and question
+    answering."""
 
     show_text: Literal["yes", "no"] = "yes"
     """no: mistakes.md and messages name the places of texts, not the texts."""
@@ -81,16 +84,16 @@ class FinetuneSettings(LoopSettings):
     seed: int = 1
     """Decides the new head, the order of the texts and the dropout."""
     metric: str = "auto"
-    """What the best epoch and the best seed are chosen by, on the validation texts; the loss between equal ones. auto:
-    macro_f1, micro_f1 of labels, strict_f1 of entities, f1 of answers, loss of numbers, accuracy of choices and of the
-    tags of words; of vectors spearman where pairs have scores, else mrr."""
+    """Score on the validation texts that selects the best epoch and seed; the loss breaks ties. auto: macro_f1;
+    micro_f1 for multi-label, strict_f1 for entities, f1 for answers, loss for regression, accuracy for choices and for
+    tags that are no entities; for vectors spearman if pairs have scores, else mrr."""
     positive: str | None = None
-    """Of two classes the one that is looked for. Not given: the rarer one in --train."""
+    """With two classes, the positive one. If not given: the rarer one in --train."""
     operating_point: str | None = None
-    """Of two classes: answer the positive one from the probability on that reaches this on the validation texts:
-    sensitivity=0.95, or specificity, ppv, npv. Of several labels: give each label from there on."""
+    """Choose the decision threshold that reaches this on the validation texts: sensitivity=0.95, or specificity, ppv,
+    npv. With two classes it is that of the positive one; with multi-label, those of the labels."""
     calibrate: bool = False
-    """Give probabilities the temperature that fits the validation texts (classification and multi-label)."""
+    """Calibrate the probabilities by temperature scaling on the validation texts (classification and multi-label)."""
     patience: int | None = None
     """Stop after this many evaluations without a new best."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -100,12 +103,14 @@ class FinetuneSettings(LoopSettings):
     freeze_encoder: bool = False
     """Train pooler and head only."""
     grid: Literal["none", "paper"] = "none"
-    """paper: the best on the validation texts of 16 or 32 texts a step, three rates, and 2 to 4 epochs, with the first
-    seed."""
+    """paper: try batch sizes 16 and 32, three learning rates and 2 to 4 epochs with the first seed, and keep the
+    best on the validation texts."""
     layer_decay: float = 1.0
-    """Share of the learning rate of each layer, of that of the one above it; the head has all of it."""
+    """Learning rate of each layer, as a share of that of the layer above it; the head has the full rate. 1: all have
+    the same."""
     unfreeze: float = 0.0
-    """Over this share of the budget the layers begin to learn one after the other, from the last to the embeddings."""
+    """Gradual unfreezing: over this share of the budget the layers start to learn one by one, from the last layer down
+    to the embeddings. 0: all learn from the start."""
     mlm_weight: float = 0.0
     """Learn masked words of the training texts too: their loss times this is added to that of the task."""
     teacher: str | None = None
@@ -116,12 +121,12 @@ class FinetuneSettings(LoopSettings):
     from_scratch: bool = False
     """Start from the same model with nothing pretrained, to see what pretraining is worth."""
     compare: tuple[str, ...] = ()
-    """Further models for one table: folders, or "scratch" for --model with nothing pretrained. The table also has tools
-    without a BERT, such as TF-IDF with logistic regression."""
+    """Models to compare with --model in one table: folders, or "scratch" for --model with nothing pretrained. The table
+    also has baselines without a BERT, such as TF-IDF with logistic regression."""
 
     folds: str | None = None
-    """For few rows: train once for each of this many parts of --train, which it is tested on (5), or for each group
-    (groups), and give mean and spread."""
+    """Cross-validation, for few rows. 5: split --train into five parts, train five times, and test each time on a
+    different part; groups: leave out one group of --group-column at a time. Gives mean and spread."""
     learning_curve: bool = False
     """Train on an eighth, a quarter, a half and all of --train, to see what more rows would bring."""
     dry_run: bool = False
@@ -134,8 +139,8 @@ class FinetuneSettings(LoopSettings):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """adamw, or muon for the matrices of the layers with adamw for the rest."""
     learning_rate: float | Literal["auto", "search"] = "auto"
-    """Peak learning rate. auto: 5e-5 for 768 units, more for smaller models; with --compare search. search: the best of
-    three on the validation texts, with the first seed."""
+    """Peak learning rate. auto: 5e-5 at hidden size 768, more for smaller models; with --compare the same as search.
+    search: try three with the first seed, and keep the best on the validation texts."""
     dropout: float = 0.1
     """Dropout on embeddings, sublayers, attention weights and head."""
     evaluations: int | Literal["auto"] = "auto"
@@ -165,7 +170,9 @@ class FinetuneSettings(LoopSettings):
         if self.freeze_encoder and self.optimizer == "muon":
             raise FinetuneError("--optimizer muon is for the matrices that --freeze-encoder freezes: drop one")
         if not 0 < self.layer_decay <= 1:
-            raise FinetuneError(f"--layer-decay {self.layer_decay:g} is no share: give one from 0 to 1, say 0.9")
+            raise FinetuneError(
+                f"--layer-decay {self.layer_decay:g} is out of range: give a number above 0 and up to 1, say 0.9"
+            )
         if not 0 <= self.unfreeze < 1:
             raise FinetuneError(f"--unfreeze {self.unfreeze:g} is no share of the budget below 1: give 0.5, say")
         if self.freeze_encoder and (self.layer_decay != 1 or self.unfreeze):

@@ -185,7 +185,7 @@ class SeedTraining:
         self.restarts.add(collapse, time.monotonic() - trained.began)
         remove_folder(self.checkpoints.folder)
         rate = self.restarts.learning_rate(self.settings.learning_rate)
-        say(f"Seed {self.seed} {collapse}. It begins again at {rate:g}.")
+        say(f"Seed {self.seed} {collapse}. It begins again at learning rate {rate:g}.")
         return None
 
     def _found(self) -> dict | None:

@@ -115,8 +115,8 @@ def make_model(
         if (Path(folder) / "modules.json").exists():
             # Of sentence-transformers.
             say(
-                f"{folder} says how its vectors become one of a text. The model of this run does not: where that is no "
-                "mean, give finetune.embed its --pooling."
+                f"{folder} says how its token vectors are pooled into that of a text. The model of this run will not: "
+                "if it is not the mean, give finetune.embed its --pooling."
             )
         if "mlm" in new:
             say("The bias of its new MLM head starts from word frequencies.")

@@ -98,8 +98,8 @@ def open_bert(folder: str | Path) -> "BertForMaskedLM":
         raise PretrainError(f"{folder} has not learned to fill masks: give a pretrained model, not a classifier")
     if model.config.layer_norm_eps != _LAYER_NORM_EPS:
         raise PretrainError(
-            f"{folder} has layer_norm_eps {model.config.layer_norm_eps:g}, and DistilBERT computes with "
-            f"{_LAYER_NORM_EPS:g}: its scores would be others"
+            f"{folder} has layer_norm_eps {model.config.layer_norm_eps:g}, and DistilBERT always uses "
+            f"{_LAYER_NORM_EPS:g}, so its scores would differ: give a model with {_LAYER_NORM_EPS:g}"
         )
     return model
 

@@ -48,7 +48,7 @@ def dry_run(settings: PretrainSettings) -> None:
         prepared, whole = _sample(settings, folder)
         corpus_tokens = round(prepared.manifest["train"]["tokens"] * whole.train)
         if is_open(settings) and not whole.is_known:
-            say("How much text there is, is not known: the plan is of a model for the sample (--preset sets one).")
+            say("The size of the text is not known: the plan is for a model chosen by the sample (--preset sets one).")
         settings = with_preset(settings, corpus_tokens, prepared.tokenizer.vocab_size)
         objective = make_objective(settings, prepared)
         phases = make_phases(settings, prepared, objective, World())

@@ -36,9 +36,10 @@ class ExposureSettings:
     model: str = "runs/builtin/final"
     """Folder of the model: final/ of a run, a checkpoint, or one of transformers."""
     file: str | None = None
-    """Sentences of the text, one a line, each with what is to stay secret in brackets: I saw [[Ruth Adler]] today."""
+    """Sentences of the training text, one per line, with the secret of each in brackets: I saw [[Ruth Adler]] today."""
     controls: str | None = None
-    """Names that do not occur in the text, one a line: what each secret is compared with, beside the other secrets."""
+    """Names that do not occur in the training text, one per line. Each secret is ranked among them and the other
+    secrets."""
     out: str | None = None
     """Write the result of each sentence to this .csv file; it holds no text."""
     show_text: Literal["yes", "no"] = "no"

@@ -146,7 +146,7 @@ def say_other_examples(settings: PretrainSettings, corpus: PreparedCorpus) -> No
             option = f"--{name.replace('_', '-')}"
             say(
                 f"{corpus.folder} was prepared with {option} {before[name]}, and this run takes {now[name]}: give "
-                f"{option} {before[name]} here, too, if you mean it."
+                f"{option} {before[name]} here too to train with that."
             )
 
 
@@ -285,7 +285,10 @@ class Pretraining:
             earlier = self.checkpoints.newest_intact(up_to=before_decay)
             if earlier and earlier != newest:
                 self.checkpoints.remove_after(earlier)
-                say(f"The budget has grown: {newest.name} had decayed, and is computed again without.")
+                say(
+                    f"The budget has grown: the learning rate at {newest.name} had decayed, so the run goes back to "
+                    f"{earlier.name}."
+                )
                 newest = earlier
         return str(newest)
 

@@ -164,7 +164,7 @@ def too_short(steps: float, is_timed: bool) -> str | None:
         return None
     smaller = ", or a smaller --preset, which makes more steps of the same time" if is_timed else ""
     return (
-        f"Warning: in about {steps:,.0f} steps hardly more than the frequencies of words is learned: give a longer "
+        f"Warning: about {steps:,.0f} steps are too few to learn much more than word frequencies: give a longer "
         f"--budget{smaller}."
     )
 

@@ -164,8 +164,8 @@ def _require_family(settings: PretrainSettings, config: BertConfig) -> None:
     alone = {fixed["family"]: objective for objective, fixed in FIXED.items() if "family" in fixed}
     found, wanted = config.model_type, FIXED.get(settings.objective, {}).get("family")
     if wanted and found != wanted:
-        raise PretrainError(f"{settings.starts_from} is of the type {found}, and --objective {settings.objective} goes "
-                            f"on with {wanted} alone: give such a model, or another --objective")  # fmt: skip
+        raise PretrainError(f"{settings.starts_from} is of the type {found}, and --objective {settings.objective} can "
+                            f"continue only from {wanted}: give such a model, or another --objective")  # fmt: skip
     if not wanted and found in alone:
         # No teacher goes with the objective of that family.
         remedy = f"--objective {alone[found]}" if settings.teacher is None else "a BERT as --init-from"

@@ -55,12 +55,12 @@ class PretrainSettings(LoopSettings):
     """Layers to take over from the model to start from: all, half (every second one), or their numbers from 0 on (0,3).
     auto: all of --init-from, half of --teacher."""
     teacher: str | None = None
-    """Learn from this BERT too (ours, or one of transformers), as DistilBERT does: a student of half its layers, or
-    --init-from, learns the probabilities that it gives to words, and its last hidden states."""
+    """Also learn from this BERT (ours, or one of transformers), as DistilBERT does: the student learns the teacher's
+    word probabilities and last hidden states. It starts from half of the teacher's layers, or from --init-from."""
     teacher_weights: tuple[float, ...] = (5.0, 2.0, 1.0)
     """How much three losses count: the teacher's probabilities, masked words, the teacher's last hidden states."""
     teacher_positions: Literal["all", "masked"] = "all"
-    """Tokens at which the teacher is learned from: all, or those that are predicted, which takes less time."""
+    """At which tokens the student learns from the teacher: all of them, or only the masked ones, which is faster."""
     weight_decay: float | Literal["auto"] = "auto"
     """Decoupled weight decay of matrices; biases and LayerNorms have none. auto: 0.1, and 0.4 for a fresh model under
     muon that reads up to 1.5 M tokens 30 times or more; a larger budget later does not change it."""
@@ -68,30 +68,33 @@ class PretrainSettings(LoopSettings):
     """What muon optimizes: the matrices of the layers, or these and the dense one of the MLM head. auto: layers+head
     for a fresh BERT of --objective mlm or mlm+nsp, else layers."""
     pair_weight: float | Literal["auto"] = "auto"
-    """Factor of the loss of next sentences, or of their order: 1 in BERT. auto: 0.35 for a fresh BERT of --objective
-    mlm+nsp under muon, else 1."""
+    """Weight of the NSP or SOP loss; 1 in the BERT paper. auto: 0.35 for a fresh BERT of --objective mlm+nsp under
+    muon, else 1."""
     pair_rate: float | Literal["auto"] = "auto"
-    """Share of the learning rate at which the pooler and the head of pairs learn. auto: 0.03 for a fresh BERT of
-    --objective mlm+nsp under muon, else 1."""
+    """Learning rate of the pooler and the NSP or SOP head, as a multiple of that of the rest. auto: 0.03 for a fresh
+    BERT of --objective mlm+nsp under muon, else 1."""
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "mlm+sbo", "electra"] = "mlm+nsp"
-    """Masked words, and next sentences, their order or span boundaries; or those of a small generator, and which of its
-    words are wrong (electra)."""
+    """mlm: predict masked words; mlm+nsp: also the next sentence (BERT); mlm+sop: also the order of two sentences
+    (ALBERT); mlm+sbo: also masked spans from their boundaries (SpanBERT); electra: find the words that a small
+    generator put in place of masked ones."""
     packing: Literal["windows", "full-sentences"] = "windows"
-    """What an example is cut from: one document, or sentences in a row over document ends, as many as fit."""
+    """How examples are cut. windows: within one document; full-sentences: as many whole sentences as fit, across
+    document boundaries."""
     length_shares: tuple[float, ...] = ()
     """Share of the budget for each of several sequence lengths. Without it 0.9,0.1 for two."""
     shifted_share: float | Literal["auto"] = "auto"
-    """Share of the examples of all sequence lengths but the longest whose positions are shifted at random, so that all
-    positions are learned from the start. auto: 0.25 with several lengths, unless the model knows the positions or has
-    a teacher."""
+    """With several sequence lengths: share of the shorter examples whose positions are shifted at random, so that all
+    position embeddings are trained from the start. auto: 0.25, unless the model already has all positions, or
+    a teacher is given."""
     mask_share: float | tuple[float, ...] | Literal["auto"] = "auto"
-    """Share of the tokens to predict, from start to end of the budget. auto: 0.4,0.15; for ELECTRA 0.15."""
+    """Share of the tokens to mask and predict: one number, or one for the start and one for the end of the budget.
+    auto: 0.4,0.15; for ELECTRA 0.15."""
     softmax: Literal["auto", "full", "sampled"] = "auto"
-    """In training: scores for all entries, or a sample. auto: sampled on a CPU, else full; always full for ELECTRA and
-    with --teacher."""
+    """Vocabulary entries scored in training: all (full), or a random sample (sampled). auto: sampled on a CPU, else
+    full; always full for ELECTRA and with --teacher."""
     compile: Literal["auto", "layers", "none"] = "auto"
-    """layers: torch.compile makes kernels for them at the start. auto: layers on one GPU with bf16, without dropout,
-    for a budget of 10 minutes or more; else none."""
+    """layers: compile the layers with torch.compile at the start of the run. auto: layers on one GPU with bf16, without
+    dropout, for a budget of 10 minutes or more; else none."""
     dry_run: bool = False
     """Read a sample, do two steps and an evaluation, print the plan, and stop."""
     prep: PrepSettings = field(default_factory=PrepSettings)
@@ -202,8 +205,8 @@ class PretrainSettings(LoopSettings):
         needed = _MASKING_OF.get(self.objective, self.examples.masking)
         if self.examples.masking != needed:
             raise PretrainError(
-                f"--objective {self.objective} learns from other masks than --masking {self.examples.masking} makes: "
-                f"give --masking {needed}"
+                f"--objective {self.objective} cannot be combined with --masking {self.examples.masking}: give "
+                f"--masking {needed}"
             )
 
     def _check_pairs(self) -> None:

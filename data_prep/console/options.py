@@ -98,7 +98,7 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> d
         if option is not None:
             # Of other options the last one counts, so that a command can be given with a change behind it.
             if is_list(option.kind) and get_args(option.kind)[0] is str and option.field.name in values:
-                raise UserError(f"--{option.name} is given twice: put all of its values behind one")
+                raise UserError(f"--{option.name} is given twice: put all its values after one --{option.name}")
             values[option.field.name] = _value(option, flag, own)
     if free:
         values[positional.field.name] = value_of(free, positional.kind, positional.name)
@@ -124,7 +124,7 @@ def _find(flag: str, named: Mapping[str, Option], positional: Option | None) -> 
     if option and (option.name == name or option.kind is bool):
         return option
     if positional and name in (positional.name, *FILES):
-        raise UserError(f"unknown option {flag}: write what stands behind it without an option (see --help)")
+        raise UserError(f"unknown option {flag}: write its value without an option (see --help)")
     guess = closest(name, named)
     raise UserError(f"unknown option {flag}" + (f": did you mean --{guess}?" if guess else "") + " (see --help)")
 
@@ -163,7 +163,7 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             raise UserError(f"{source}: unknown setting {name}{hint}")
         option = options[asked]
         if option.field.name in values:
-            raise UserError(f"{source}: {name} stands there twice: leave one out")
+            raise UserError(f"{source}: {name} is set twice: leave one out")
         takes_list = any(map(is_list, members(option.kind)))
         if entry is None or entry == "":
             if entry == "" or types.NoneType not in members(option.kind):

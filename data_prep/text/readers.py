@@ -302,7 +302,7 @@ def _hub_rows(source: Source) -> Rows:
     except Exception as error:
         # Whatever can go wrong in a network and in the files behind it.
         raise PrepError(
-            f"hub:{source.name} broke off behind row {number:,} ({_reason(error)}); give the same command again."
+            f"hub:{source.name} broke off after row {number:,} ({_reason(error)}); give the same command again."
         ) from None
 
 

@@ -378,8 +378,8 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
         if is_given:
             raise FinetuneError(f"{option} is of a head, which a model for similarity lacks: leave it out")
     if learned != SCORES and settings.batch_size == 1:
-        raise FinetuneError("--batch-size 1 has no other text that one is told from, and teaches nothing: give 2 or "
-                            "more")  # fmt: skip
+        raise FinetuneError("--batch-size 1 leaves no other text to compare a text with, so nothing is learned: give 2 "
+                            "or more")  # fmt: skip
     if learned != TEXTS:
         return
     if settings.label_column is not None and not (settings.validation or settings.test):
@@ -388,8 +388,8 @@ def _refuse_options(settings: FinetuneSettings, learned: str) -> None:
         )
     if settings.dropout == 0:
         raise FinetuneError(
-            "--dropout 0 makes both passes over a text the same, and texts alone are learned by how these differ: "
-            "leave it at 0.1, or give pairs of texts"
+            "--dropout 0 makes both passes over a text the same, but without pairs the model learns from their "
+            "difference: leave it at 0.1, or give pairs of texts"
         )
 
 

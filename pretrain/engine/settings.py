@@ -38,10 +38,10 @@ class LoopSettings:
     budget: str = "auto"
     """How long: 30m, 2h, 5000steps, 3epochs or 1Btokens. auto: 4m for builtin, else 30m."""
     batch_size: int | tuple[int, ...] | Literal["auto"] = "auto"
-    """Examples of a step; of each sequence length: 64,16. auto: 7,000 tokens, 28,000 on a GPU, half of
-    it where a budget of time is short."""
+    """Examples per step; with several sequence lengths one number for each: 64,16. auto: 7,000 tokens, 28,000 on a
+    GPU, half as many if a time budget is short."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
-    """Tokens computed at once (bounds the memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
+    """Tokens per forward pass (limits memory). auto: 8,192 on a CPU, 65,536 on a GPU."""
     optimizer: Literal["auto", "adamw", "muon"] = "auto"
     """adamw, or muon for matrices inside the model with adamw for the rest. auto: muon."""
     learning_rate: float | Literal["auto"] = "auto"
@@ -59,15 +59,15 @@ class LoopSettings:
     dropout: float = 0.0
     """Dropout on embeddings, sublayers and attention weights."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Of matrix products. auto: bf16 where the hardware has it, else fp16 on CUDA, or fp32."""
+    """Data type of matrix products. auto: bf16 if supported, else fp16 on CUDA, else fp32."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute. auto: cuda, else cpu."""
     threads: int | Literal["auto"] = "auto"
-    """Most CPU threads of a process. auto: OMP_NUM_THREADS, else one a core."""
+    """Maximum CPU threads per process. auto: OMP_NUM_THREADS, else one per core."""
     evaluations: int = 10
     """Held-out evaluations, evenly over the budget; a checkpoint follows each."""
     checkpoint_every: str = "10m"
-    """Time or steps between further checkpoints."""
+    """Time or steps between checkpoints, besides those after evaluations: 10m or 500steps."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints stay, besides the best."""
     log_every: int = 10
@@ -75,7 +75,7 @@ class LoopSettings:
     detect_anomaly: bool = False
     """Stop at the first number that is not finite, naming the module that computed it; slower."""
     resume: Literal["auto", "never"] = "auto"
-    """auto: go on with the same run where --out holds it; never: refuse a used folder."""
+    """auto: resume the same run if --out holds it; never: refuse an --out that holds a run."""
 
     def __post_init__(self) -> None:
         if self.budget != "auto":

@@ -151,7 +151,7 @@ def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     found = {}
     device = before["device"] if now["device"] == "auto" else now["device"]
     if device != "auto" and not is_there(device):
-        found["device"] = f"The run was begun on {device}, which is not there: it goes on on another device."
+        found["device"] = f"The run was begun on {device}, which is not there: it continues on another device."
         found["micro_batch_tokens"] = "The size of its micro-batches is chosen again."
         device = "auto"
     device = find_device(device)

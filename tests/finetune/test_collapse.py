@@ -169,7 +169,7 @@ def test_a_seed_that_learned_nothing_begins_again_as_if_it_had_begun_gently(give
     assert main(given(tmp_path / "run")) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "learned nothing" in line]
     assert len(said) == 1 and said[0].startswith("Seed 1 learned nothing at 0.1:")
-    assert said[0].endswith("It begins again at 0.03.")
+    assert said[0].endswith("It begins again at learning rate 0.03.")
     found = results_of(tmp_path / "run" / "seed-1")
     assert [restart["learning_rate"] for restart in found["restarts"]] == [WILD]
     assert found["learning_rate"] == 0.03 and not found["learned_nothing"]

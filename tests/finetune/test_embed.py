@@ -393,7 +393,7 @@ def test_a_model_folder_is_saved_instead(embed, refused, encoder, tmp_path):
     (["--out=v.csv"], "--out v.csv is no .npy, .parquet or .jsonl file: name it so"),
     (["--text-column", "a", "b"], "--text-column names two columns, and a vector is of one text: give one column"),
     (["--words", "--tokens"], "--words and --tokens were both given: leave one out"),
-    (["--words", "--out=v.npy"], "--words gives each text another number of vectors: give an --out that ends in "
+    (["--words", "--out=v.npy"], "--words gives texts different numbers of vectors: give an --out that ends in "
                                  ".parquet or .jsonl"),
     (["--tokens", "--pooling=cls"], "--pooling is of whole texts: leave it or --tokens out"),
     (["--words", "--long-text=head"], "--words reads every text to its end: leave --long-text out"),

@@ -448,7 +448,7 @@ def test_of_two_groups_each_is_a_test_part(write_rows, capsys):
     describe(found[0], settings)
     assert 'validation texts are of a "site" that occurs in training too' in capsys.readouterr().out
     describe(read_dataset(replace(settings, folds=None)), replace(settings, folds=None))
-    assert "give --validation with a few of your choice, or rows of more." in capsys.readouterr().out
+    assert "give --validation with a few groups of your choice, or rows of more groups." in capsys.readouterr().out
     third = write_rows([{"text": f"text {n}", "label": "ab"[n % 2], "site": "mno"[n % 3]} for n in range(60)])
     describe(next(folds(replace(settings, train=third), None)), settings)
     assert '20 of 40 texts are held back, as those of one "site" stay together: give rows' in capsys.readouterr().out

@@ -133,7 +133,7 @@ def test_the_work_of_another_command_is_not_lost(tagger, rows, tmp_path, monkeyp
             file.write(json.dumps({"text": "the patient", "n": ROWS}) + "\n")
     changed = given if change == "file" else [*given, "--precision=bf16"]
     assert predict(changed) == 2
-    assert f"{part} is there, and not of this command: remove it" in capsys.readouterr().err
+    assert f"{part} was left by another command: remove it" in capsys.readouterr().err
     assert part.read_bytes() == before and before
     part.unlink()
     assert predict(changed) == 0

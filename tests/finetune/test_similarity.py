@@ -170,8 +170,8 @@ def test_of_texts_alone_the_halves_are_sought(write_rows, capsys):
     (PAIRS, {"hidden_layers": 1}, "--hidden-layers is of a head, which a model for similarity lacks"),
     (PAIRS, {"freeze_encoder": True}, "--freeze-encoder is of a head"),
     (SCORES, {"unfreeze": 0.5}, "--unfreeze is of a head"),
-    (TEXTS, {"batch_size": 1}, "--batch-size 1 has no other text that one is told from"),
-    (PAIRS, {"batch_size": 1}, "--batch-size 1 has no other text that one is told from"),
+    (TEXTS, {"batch_size": 1}, "--batch-size 1 leaves no other text to compare a text with"),
+    (PAIRS, {"batch_size": 1}, "--batch-size 1 leaves no other text to compare a text with"),
 ])  # fmt: skip
 def test_options_that_do_not_act_are_refused(write_rows, kind, given, sentence):
     with pytest.raises(FinetuneError, match=re.escape(sentence)):

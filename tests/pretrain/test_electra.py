@@ -418,7 +418,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(finishe
     bert = BertForPreTraining(BertConfig.from_preset("tiny", vocab_size=prepared.tokenizer.vocab_size))
     save_model_folder(bert, prepared.tokenizer, tmp_path / "bert")
     said = refused(arguments(prepared, out, **{"init-from": tmp_path / "bert", "preset": None}), capsys)
-    assert "bert is of the type bert, and --objective electra goes on with electra alone" in said
+    assert "bert is of the type bert, and --objective electra can continue only from electra" in said
     given = {"init-from": finished / "final", "preset": None, "objective": "mlm"}
     said = refused(arguments(prepared, out, **given), capsys)
     assert "is of the type electra, which --objective mlm does not go on with: give --objective electra" in said

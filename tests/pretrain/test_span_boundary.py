@@ -303,7 +303,7 @@ def test_a_plan_of_a_run(prepared, tmp_path, capsys):
 def test_other_maskings_are_refused_before_anything_is_written(masking, prepared, tmp_path, capsys):
     assert main(arguments(prepared, tmp_path / "run", masking=masking)) == 2
     said = capsys.readouterr().err
-    assert f"--masking {masking} makes: give --masking span" in said and "Traceback" not in said
+    assert f"--masking {masking}: give --masking span" in said and "Traceback" not in said
     assert not (tmp_path / "run").exists()
 
 

@@ -80,7 +80,7 @@ def test_an_evaluation_of_other_text_is_not_compared():
 
 def test_a_budget_that_is_too_short_is_said():
     assert too_short(60, True) is None
-    assert "in about 31 steps" in too_short(31.2, True) and "--preset" in too_short(31.2, True)
+    assert "about 31 steps are too few" in too_short(31.2, True) and "--preset" in too_short(31.2, True)
     assert "--budget" in too_short(31.2, False) and "--preset" not in too_short(31.2, False)
 
 

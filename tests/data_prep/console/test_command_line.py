@@ -135,7 +135,7 @@ def test_defaults_are_those_of_the_classes_also_of_a_nested_factory() -> None:
         (("--out", "x", "--learning-rate", "-1e-5x"), "--learning-rate: '-1e-5x' is not a number"),
         (("--out", "x", "--stages", "1", "--", "y"), "unexpected argument 'y'"),
         (("--out", "x", "--corpus", ""), "--corpus: a value is missing: give a text, or several"),
-        (("--out", "x", "--corpus", "a", "--corpus", "b"), "--corpus is given twice: put all of its values behind one"),
+        (("--out", "x", "--corpus", "a", "--corpus", "b"), "--corpus is given twice: put all its values after one"),
         (("--out", "x", "--text-column", ""), "--text-column: a value is missing: give a text"),
         (("--out", "x", "--text-column="), "--text-column: a value is missing: give a text"),
         (("--sequence-length", "x", "--sequence-length", "9", "--out", "x"), "--sequence-length: 'x' is not a whole"),
@@ -232,7 +232,7 @@ def test_a_truth_value_in_a_config_may_be_spelled_as_yaml_does(tmp_path: Path, w
         ("a\x00b", "is not valid YAML"),
         ("out: !!int foo", "is not valid YAML"),
         ("out: " + "[" * 3000, "is not valid YAML"),
-        ("vocab-size: 64\nvocab_size: 128", "vocab_size stands there twice: leave one out"),
+        ("vocab-size: 64\nvocab_size: 128", "vocab_size is set twice: leave one out"),
     ],
 )
 def test_a_mistake_in_a_config_names_the_file_and_the_key(
@@ -344,7 +344,7 @@ def test_words_without_an_option_may_stand_among_the_options(argv: list[str], ex
     ("argv", "message"),
     [
         (["--quiet=a"], "--quiet takes no value: write --quiet or --no-quiet, without 'a'"),
-        (["--text", "a"], "unknown option --text: write what stands behind it without an option"),
+        (["--text", "a"], "unknown option --text: write its value without an option"),
         (["a", "--top-k"], "--top-k: a value is missing: give a whole number"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
     shard = bytearray((folder / "train-00001-of-00002.parquet").read_bytes())
     shard[4:400] = bytes(396)
     (folder / "train-00001-of-00002.parquet").write_bytes(shard)
-    with pytest.raises(PrepError, match="^hub:set broke off behind row 50 .*same command again"):
+    with pytest.raises(PrepError, match="^hub:set broke off after row 50 .*same command again"):
         list(corpus.documents())
 
 
@@ -140,7 +140,7 @@ def test_a_data_set_that_breaks_off_leaves_nothing(tmp_path):
     path = tmp_path / "set" / "train-00001-of-00002.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes(400) + whole[404:])
-    with pytest.raises(PrepError, match="^hub:set broke off behind row 300 .*; give the same command again.$"):
+    with pytest.raises(PrepError, match="^hub:set broke off after row 300 .*; give the same command again.$"):
         prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     path.write_bytes(whole)
