@@ -4,6 +4,7 @@ A manifest is a JSON file that lists other files with their digests and carries 
 short, or has a single bit flipped, is found and named, the manifest included.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import UserError
+from .errors import ReadingFailed, UserError
 
 
 @contextmanager
@@ -117,6 +118,18 @@ def file_digest(path: Path) -> str:
 _SEAL = "blake2b"
 
 
+# Errors of a disk or a network that may be over the next time.
+_PASSING = {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ETIMEDOUT}
+
+
+def _unread(path: Path, error: OSError) -> Exception:
+    """Of a file that could not be read: that it is damaged, unless that may be over the next time."""
+    why = f"{path} cannot be read ({error.strerror})"
+    if error.errno in _PASSING:
+        return ReadingFailed(f"{why}: give the same command again; if that does not help, remove it")
+    return Damaged(why)
+
+
 class Damaged(ValueError):
     """A file that is not as it was written; the text is "PATH is ..." for a person."""
 
@@ -131,6 +144,7 @@ def read_sealed(path: Path) -> dict:
 
     Raises:
         Damaged: it is missing, or not byte for byte what `write_sealed` wrote.
+        ReadingFailed: the machine could not read it.
     """
     try:
         # Bytes, because reading as text would take a foreign line end for ours.
@@ -140,7 +154,9 @@ def read_sealed(path: Path) -> dict:
         is_whole = is_sealed and written == _sealed_text(content).encode()
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise _unread(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged") from error
     if not is_whole:
         raise Damaged(f"{path} is damaged")
@@ -170,6 +186,7 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
 
     Raises:
         Damaged: one is missing, cut short, or changed, or lies elsewhere.
+        ReadingFailed: the machine could not read one.
     """
     for name, fact in facts.items():
         path = folder / name
@@ -183,6 +200,6 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
         try:
             is_whole = not contents or file_digest(path) == fact["blake2b"]
         except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror})") from error
+            raise _unread(path, error) from error
         if not is_whole:
             raise Damaged(f"{path} is damaged: its bytes are not those that were written")

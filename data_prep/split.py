@@ -210,6 +210,8 @@ def _first_in_order(records, order, keep, sizes) -> np.ndarray:
         before = np.cumsum(sizes[indices]) - sizes[indices]
         chosen[indices[before < budget]] = True
         budget -= int(sizes[indices].sum())
+        if budget <= 0:
+            break
     return chosen
 
 

@@ -369,7 +369,12 @@ class Pretraining:
             say(sentence)
 
     def _draw(self, rows: list[dict]) -> None:
-        draw_curves(rows, self.objective, self.out / "curves.png")
+        picture = self.out / "curves.png"
+        try:
+            draw_curves(rows, self.objective, picture)
+        except Exception as error:
+            # Whatever a library of pictures meets ends no run.
+            say(f"{picture} could not be drawn ({next(iter(str(error).splitlines()), type(error).__name__)}).")
         self.drawn = time.monotonic()
 
     def _introduce(self, run: Run) -> None:

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
@@ -55,7 +56,7 @@ def main(
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     except BrokenPipeError:
         # Or Python would complain once more when it ends.
@@ -83,7 +84,7 @@ def _main(
     except UserError as error:
         # All processes of a run have the same arguments: one complains.
         if os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", file=sys.stderr)
+            _complain(f"error: {error}")
         return 2
     try:
         if command.print_config:
@@ -94,18 +95,24 @@ def _main(
         else:
             run(settings)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(f"error: {error}")
         return 2
     except BrokenPipeError:
         raise
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error} (check permissions and free space)", file=sys.stderr)
+        _complain(f"error: {place}{error.strerror or error} (check permissions and free space)")
         return 2
     except Interrupted as stop:
-        print(f"{stop}. Go on with\n  {again(prog, arguments)}", file=sys.stderr)
+        _complain(f"{stop}. Go on with\n  {again(prog, arguments)}")
         return INTERRUPTED
     return 0
+
+
+def _complain(sentence: str) -> None:
+    """Say it on stderr; the exit code says it too where nobody can read that."""
+    with suppress(OSError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def again(prog: str, arguments: Sequence[str]) -> str:

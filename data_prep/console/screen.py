@@ -1,24 +1,69 @@
 """What a person at the screen sees."""
 
-from collections.abc import Mapping
+import errno
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from tqdm import tqdm
 
 _LONGEST_EXAMPLE = 400
 
 
+@contextmanager
+def heard_or_not(reader_may_end: bool = False) -> Iterator[None]:
+    """What cannot be printed in the block ends nothing: where a terminal is gone or the disk of a log is full, all that
+    is printed later goes nowhere.
+
+    Args:
+        reader_may_end: the same where whoever read the output has ended. Otherwise that ends the command.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE and not reader_may_end:
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            _silence(stream)
+
+
+def _silence(stream: Any) -> None:
+    """Point a stream to nowhere if it cannot be written to."""
+    try:
+        stream.flush()
+    except OSError:
+        # A stream that is no file has no number.
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
 class Bar(tqdm):
-    """A progress bar of tqdm."""
+    """A progress bar of tqdm, which is not shown where there is no screen any more."""
 
     # Before tqdm 4.70 a bar that a signal leaves half made lacks the attribute, and __del__ prints a traceback.
     disable = True
     # No thread that looks after slow bars: a signal while it starts leaves a traceback when the process ends.
     monitor_interval = 0
 
+    def display(self, *given: Any, **named: Any) -> Any:
+        """See tqdm."""
+        with heard_or_not(reader_may_end=True):
+            return super().display(*given, **named)
+
+    def close(self) -> None:
+        """See tqdm."""
+        with heard_or_not(reader_may_end=True):
+            super().close()
+
 
 def say(sentence: str) -> None:
     """Print for a person, at once."""
-    print(sentence, flush=True)
+    with heard_or_not():
+        print(sentence, flush=True)
 
 
 def say_example(number: int, label: str, text: str) -> None:

@@ -156,7 +156,10 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
     if device == "cuda":
         number, there = int(os.environ.get("LOCAL_RANK", world.rank)), torch.cuda.device_count()
         if number >= there:
-            raise PretrainError(f"there are more processes on this machine than its {there} GPUs: start one for each")
+            raise PretrainError(
+                f"process {number} of this machine (LOCAL_RANK, from 0) takes the GPU of its number, and sees {there}: "
+                "start one process for each GPU, and let each see all of them"
+            )
         torch.cuda.set_device(number)
         # What the host has to know, all agree on by gloo: no step waits for the GPU on its account.
         backend = "cpu:gloo,cuda:nccl"

@@ -18,10 +18,13 @@ from data_prep.errors import UserError
 from model import ModelError, families
 from model.huggingface import PretrainedModel
 
+from .process import has_launcher
 from .settings import PretrainError
 
 # No space, quota used up, file larger than allowed.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Seconds; a server of NFS 4 gives a lock free after 90.
+_LOST_LOCK = 150
 
 
 def require_made(folder: str, default: str, command: str) -> None:
@@ -45,18 +48,21 @@ def claimed(out: Path) -> Iterator[None]:
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(out / ".lock", timeout=0):
-            yield
+        # A job that is started again may find the lock of a machine that was lost, which its file server still keeps.
+        lock = FileLock(out / ".lock").acquire(timeout=_LOST_LOCK if has_launcher() else 0)
     except Timeout as error:
         raise PretrainError(f"another process is writing {out}: wait for it, or give another --out") from error
-    finally:
-        # A run that was refused before it began leaves no folder behind.
-        if created and not any(entry.name != ".lock" for entry in out.iterdir()):
-            (out / ".lock").unlink(missing_ok=True)
-            # Another run may have begun beside it.
-            with suppress(OSError):
-                for folder in created:
-                    folder.rmdir()
+    with lock:
+        try:
+            yield
+        finally:
+            # A run that was refused before it began leaves no folder behind.
+            if created and not any(entry.name != ".lock" for entry in out.iterdir()):
+                (out / ".lock").unlink(missing_ok=True)
+                # Another run may have begun beside it.
+                with suppress(OSError):
+                    for folder in created:
+                        folder.rmdir()
 
 
 @contextmanager

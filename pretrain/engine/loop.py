@@ -140,7 +140,13 @@ class Run:
         self._last_save = (c.step, self._agreed_seconds)
         # Tensors of ever new sizes leave ever new gaps between those in use.
         give_back()
-        if not self.world.is_main or self.checkpoints.path(c.step).exists():
+        # The others wait for it, however long the disk takes: waiting for a sum they would give up. A launcher ends all
+        # processes as soon as one has ended, which none may before the checkpoint is written.
+        self.world.from_main(lambda: self._write(position))
+
+    def _write(self, position: Position) -> None:
+        c = self.counters
+        if self.checkpoints.path(c.step).exists():
             return
         began = time.monotonic()
         c.seconds = self.seconds()
@@ -167,6 +173,8 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
         Interrupted: a signal came; a checkpoint is written.
     """
     run.learner.model.train()
+    # Examples of another length may take more memory for as many tokens.
+    run.learner.largest_computed = 0
     if run.world.size > 1:
         arrange_sums(run.learner, batches.maker.nothing())
     run.agree()
@@ -221,8 +229,6 @@ def anomalies(run: Run) -> AbstractContextManager[None]:
 def stop_if_asked(run: Run) -> None:
     """Raises Interrupted where a process was asked to stop, after all of them have finished the same step."""
     if run.is_to_stop:
-        # A launcher ends all processes as soon as one has ended: none does before the checkpoint is written.
-        run.world.from_main(lambda: None)
         path = run.checkpoints.path(run.counters.step)
         raise Interrupted(f"stopped by a signal after step {run.counters.step:,}, which {path} holds")
 

@@ -116,7 +116,11 @@ class Interruption:
         if not self._deferred:
             self._stop()
         elif is_first and os.environ.get("RANK", "0") == "0":
-            print(f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True)
+            # Who cannot be told is to lose nothing.
+            with suppress(OSError):
+                print(
+                    f"\n{self.requested}: finishing the step (once more to stop at once).", file=sys.stderr, flush=True
+                )
 
     def _stop(self) -> NoReturn:
         # Only now: `pretrain` imports this file before it is known that no other package hides `data_prep`.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.console.screen import Bar, say
+from data_prep.console.screen import Bar, heard_or_not, say
 from data_prep.durable import flush_to_disk, write_text
 
 from .counters import Counters, Outcome
@@ -145,7 +145,8 @@ class Progress:
         self._bar.set_description_str(line)
         if self._bar.disable and int(used * _LINES) > self._printed:
             self._printed = int(used * _LINES)
-            print(f"{used:4.0%}  {line}", flush=True)
+            with heard_or_not(reader_may_end=True):
+                print(f"{used:4.0%}  {line}", flush=True)
 
     def spike(self, counters: Counters, outcome: Outcome) -> None:
         """Record a loss far above the usual, or not finite, and where the step's examples are."""
@@ -155,15 +156,20 @@ class Progress:
         row = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         self.metrics.write({"step": outcome.step, "spike": row, "usual_loss": usual, "examples": outcome.identify()})
         text = f"step {outcome.step:,}: the loss is {loss:.3f}, usual is {usual:.3f}"
-        Bar.write(f"{text}; {self.metrics.path} names the examples", file=sys.stdout)
+        self._tell(f"{text}; {self.metrics.path} names the examples")
 
     def evaluation(self, counters: Counters, results: dict[str, float]) -> None:
         """Record held-out results and say them in a line."""
         row = {"step": counters.step, "tokens": counters.tokens, **self.notes, "validation": results}
         self.metrics.write(row)
-        Bar.write(f"step {counters.step:,}: {self.summary(results)}", file=sys.stdout)
-        sys.stdout.flush()
+        self._tell(f"step {counters.step:,}: {self.summary(results)}")
         self.after_evaluation(self.metrics.rows())
+
+    def _tell(self, sentence: str) -> None:
+        """Print a line above the bar."""
+        with heard_or_not(reader_may_end=True):
+            Bar.write(sentence, file=sys.stdout)
+            sys.stdout.flush()
 
     def close(self) -> None:
         if self._bar is not None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from lives import Forked
 from runs import Job, differences, rows_of
 
+from data_prep import durable
+from data_prep.errors import ReadingFailed
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from model import BertConfig, BertForPreTraining
 from pretrain.engine.checkpoint import Checkpoints, damage_of, load_optimizer
@@ -150,6 +152,26 @@ def test_a_checkpoint_that_cannot_be_removed_ends_no_run(small_tokenizer, three,
     assert three.newest_intact() == three.path(4)
     said = f"Warning: {three.path(1)} could not be removed (Operation not permitted), and takes up space on the disk.\n"
     assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+def test_a_checkpoint_that_cannot_be_read_for_the_moment_is_not_damaged(three, monkeypatch, name):
+    """As on a file server that was away."""
+
+    def refusing(call):
+        def asked(path, *given, **named):
+            if str(path).endswith(name):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return call(path, *given, **named)
+
+        return asked
+
+    with monkeypatch.context() as patched:
+        patched.setattr("data_prep.durable.file_digest", refusing(durable.file_digest))
+        patched.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+        with pytest.raises(ReadingFailed, match=f"{name} cannot be read .*: give the same command again"):
+            three.newest_intact()
+    assert three.newest_intact() == three.path(3) and len(three.all()) == 3
 
 
 def damage_step(checkpoints: Checkpoints, step: int) -> None:

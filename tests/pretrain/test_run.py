@@ -5,12 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from filelock import FileLock
 from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 
 from data_prep.examples.packing import ShardExamples
 from data_prep.text.corpus import Corpus
 from pretrain.engine.checkpoint import read_state
+from pretrain.engine.folder import claimed
+from pretrain.engine.settings import PretrainError
 from pretrain.fill_mask import MaskFiller
 from pretrain.objective import PretrainingObjective
 from pretrain.objectives import bert_objective
@@ -234,6 +237,37 @@ def test_rows_that_were_lost_are_said_and_the_run_goes_on(prepared, tmp_path, ca
     said = [line for line in capsys.readouterr().out.splitlines() if str(path) in line]
     assert said == [f"{path} is not as it was when the checkpoint was written: rows are missing."]
     assert [row["step"] for row in training_rows(out)] == [1, 3, 4]
+
+
+def test_a_picture_that_cannot_be_drawn_ends_no_run(prepared, tmp_path, monkeypatch, capsys):
+    def failed(*given, **named):
+        raise RuntimeError("no font\nis there")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.subplots", failed)
+    out = tmp_path / "run"
+    assert main(arguments(prepared, out, "4steps")) == 0
+    assert f"{out / 'curves.png'} could not be drawn (no font)." in capsys.readouterr().out
+    assert (out / "results.json").exists() and (out / "final").exists()
+
+
+def test_who_finds_a_folder_held_leaves_it_to_the_holder(tmp_path, monkeypatch):
+    """The other process has made it in the meantime."""
+    out, held, exists = tmp_path / "run", [], Path.exists
+
+    def found(path):
+        is_there = exists(path)
+        if path == out and not held:
+            out.mkdir()
+            held.append(FileLock(out / ".lock", is_singleton=False))
+            held[0].acquire()
+        return is_there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", found)
+        with pytest.raises(PretrainError, match="another process is writing"), claimed(out):
+            raise AssertionError
+    assert (out / ".lock").exists()
+    held[0].release()
 
 
 def test_settings_that_are_not_in_the_file_are_the_defaults(prepared, tmp_path):

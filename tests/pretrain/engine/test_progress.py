@@ -1,4 +1,6 @@
 import json
+import os
+import sys
 
 import pytest
 import torch
@@ -23,6 +25,22 @@ def test_losses_are_written_down_without_their_weights(tmp_path, capsys):
     assert found["spike"] == {"mlm_loss": 8.0, "nsp_loss": 2.0, "loss": 8.5}
     printed = capsys.readouterr().out
     assert "mlm 6.000  nsp 2.000  lr" in printed and "the loss is 8.500" in printed
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_run_goes_on_where_nothing_can_be_printed(tmp_path, monkeypatch):
+    """A full disk of the log, a terminal that is gone."""
+    progress = Progress(MetricsFile(tmp_path / "metrics.jsonl"), 1, lambda results: "a line", lambda rows: None)
+    with open("/dev/full", "w") as out, open("/dev/full", "w") as err:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        arrived = Arriving(torch.tensor([4.0, 1.0, 0.0, 0.0]))
+        outcome = Outcome(1, 0.0, 0, 0.1, 1, ("mlm",), arrived, list)
+        progress.step(Counters(), outcome, 1.0, 0.5)
+        progress.spike(Counters(), outcome)
+        progress.evaluation(Counters(), {"mlm_loss": 4.0})
+        progress.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_rows_stay_json_where_a_loss_is_not_a_number(tmp_path):
