@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,9 @@ os.fsync = lambda descriptor: None
 _draw, Figure.savefig = Figure.savefig, lambda figure, path, **_: path.write_bytes(b"\x89PNG, not drawn")
 # No network and no deadline: tests run on machines without the one and busy with other things.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Nothing is left in the home of whoever runs the tests, which may not be writable.
+_CACHE = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+os.environ["HF_DATASETS_CACHE"] = _CACHE.name
 # Half of what is usual, for the time it takes; each run draws others.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")

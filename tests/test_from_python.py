@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -247,18 +246,24 @@ def test_the_stop_button_saves_and_the_same_call_goes_on(owner, tmp_path):
     out = tmp_path / "run"
     options = {"corpus": owner / "notes", "out": out, "budget": "60steps", "log_every": 1, **SMALL}
 
+    has_ended = threading.Event()
+
     def press() -> None:
-        metrics, deadline = out / "metrics.jsonl", time.monotonic() + 120
-        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        metrics = out / "metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size):
+            if has_ended.wait(0.01):
+                return
         os.kill(os.getpid(), signal.SIGINT)
 
     handler = signal.getsignal(signal.SIGINT)
     button = threading.Thread(target=press)
     button.start()
-    with pytest.raises(Interrupted):
-        pretrain(**options)
-    button.join()
+    try:
+        with pytest.raises(Interrupted):
+            pretrain(**options)
+    finally:
+        has_ended.set()
+        button.join()
     assert signal.getsignal(signal.SIGINT) is handler
     assert list((out / "checkpoints").iterdir()) and not (out / "final").exists()
     assert json.loads((pretrain(**options) / "results.json").read_text())["steps"] == 60

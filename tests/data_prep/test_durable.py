@@ -56,6 +56,19 @@ def test_a_block_that_raises_leaves_what_was_there_and_nothing_beside_it(put, er
     assert content_of(tmp_path) == before and os.listdir(tmp_path) == ["x"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not show what is open")
+def test_all_is_on_the_disk_before_it_gets_its_name(put, tmp_path, monkeypatch):
+    flushed, renamed, replace = set(), [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.readlink(f"/proc/self/fd/{descriptor}")))
+    monkeypatch.setattr(os, "replace", lambda *paths: (renamed.append(set(flushed)), replace(*paths)))
+    with replaced(tmp_path / "x") as temporary:
+        put(temporary, "new")
+        written = {str(path) for path in [temporary, *temporary.rglob("*")]}
+    assert [written <= before for before in renamed] == [True]
+    # And so is the name.
+    assert str(tmp_path) in flushed
+
+
 def test_a_process_killed_at_any_call_of_the_system_leaves_the_old_or_the_new(put, tmp_path):
     """The old folder may lie next to its name; the next time cleans up."""
     put(tmp_path / "old", "old")

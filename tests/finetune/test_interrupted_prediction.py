@@ -202,7 +202,11 @@ def test_one_that_was_killed_before_it_kept_anything_begins_again(tmp_path):
 
 def test_names_that_are_no_text_and_numbers_that_json_lacks(tagger, tmp_path):
     texts, out = os.fsencode(tmp_path) + b"/caf\xe9.jsonl", tmp_path / "out.jsonl"
-    with open(texts, "w") as file:
+    try:
+        file = open(texts, "w")
+    except OSError:
+        pytest.skip("the file system has names of text alone")
+    with file:
         file.write('{"text": "the heart rate", "n": NaN, "more": [1.5, {"m": Infinity}]}\n')
     assert predict([os.fsdecode(texts), f"--model={tagger}", f"--out={out}", "--device=cpu"]) == 0
     (row,) = map(partial(json.loads, parse_constant=pytest.fail), out.read_text().splitlines())

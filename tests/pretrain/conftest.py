@@ -1,9 +1,19 @@
 import random
 
 import pytest
+import torch
 
 from data_prep.preparation import prepare
 from data_prep.settings import ExampleSettings, PrepSettings
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    """Runs leave torch the threads that they had."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
 
 WORDS = (
     "the a cell tissue patient trial dose group heart blood liver kidney study effect risk rate level change test drug "

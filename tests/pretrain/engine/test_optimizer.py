@@ -169,6 +169,9 @@ def test_clipping_is_by_the_norm_of_all_gradients_together(model):
     after = torch.cat([p.grad.flatten() for p in parameters])
     assert float(norm) == pytest.approx(float(before.norm()), rel=1e-5)
     torch.testing.assert_close(after, before / before.norm(), rtol=1e-4, atol=1e-8)
+    # Smaller ones stay as they are.
+    assert float(clip(parameters, 2.0)) == pytest.approx(1.0, rel=1e-4)
+    assert torch.equal(torch.cat([p.grad.flatten() for p in parameters]), after)
 
 
 def test_the_default_peak_falls_with_width():
