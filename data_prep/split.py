@@ -137,9 +137,9 @@ def split_documents(
 ) -> Split:
     """Decide the fate of every document.
 
-    Documents are held out in hash order until the target is reached, groups as a whole; one that would overshoot the
-    target twofold is passed over (a novel among short stories), and of those that are left a fifth goes at most. Where
-    not half of the target can be held out so, near duplicates and files may lie on both sides. If nothing fits, the
+    Documents are held out in hash order, groups as a whole, until the target is reached. One that would exceed twice
+    the target is skipped (a novel among short stories); of the others, a fifth is held out at most. Where less than
+    half of the target can be held out this way, near duplicates and files may lie on both sides. If nothing fits, the
     smallest group is held out, or, where there are no groups, the last part of the largest document.
 
     Args:

@@ -38,9 +38,10 @@ class LabelledBatch(PackedBatch):
 
 @dataclass(frozen=True)
 class Encoded:
-    """n texts as S sequences of at most a model's length: one for each text, or several windows; and the I items of
-    which something is to be learned, read at P places: texts, or choices of a text, by the first token of each of their
-    sequences, or words.
+    """n texts as S sequences that fit the model, one for each text or several windows, and the I items to learn.
+
+    An item is a text, a choice of a text, or a word. It is read at one or more of the P places: a text or choice at the
+    first token of each of its sequences.
 
     `ids` holds the tokens; `sequences` are spans of it (see `data_prep.examples.packing`); `text` int64 [S] is the text
     that each belongs to, ascending.

@@ -30,8 +30,8 @@ def groups_of(examples: Sequence[Example]) -> np.ndarray:
 
 
 class Resamples:
-    """Groups drawn with replacement, as many as there are, each with all of its texts (Efron 1979; Davison and Hinkley
-    1997, section 3.8): int64 arrays of the texts' numbers. Each pass over them draws the same ones again.
+    """Bootstrap resamples: groups drawn with replacement, as many as there are, each with all of its texts (Efron 1979;
+    Davison and Hinkley 1997, section 3.8). Iterating gives int64 arrays of text numbers, the same in every pass.
 
     Args:
         groups: int64 [n], numbered from 0 without gaps.

@@ -66,9 +66,9 @@ def defined_share(part: float, whole: float) -> float | None:
 
 
 def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.ndarray) -> float:
-    """The threshold on the probability of the positive class that reaches what is wished for with the best of the other
-    rate (see `OTHER`), between two probabilities: of several such the one with the most of what is wished for. Where
-    nothing reaches it, the one that comes nearest.
+    """The threshold on the probability of the positive class that reaches the wish with the best other rate (see
+    `OTHER`); of equal ones, the one that exceeds the wish most. It lies between two probabilities. Where no threshold
+    reaches the wish, the one that comes nearest.
 
     Args:
         positive: bool [n], the gold labels.

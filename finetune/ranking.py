@@ -59,8 +59,8 @@ BINS = 15
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """How far probabilities are from the share of right answers among texts of about this probability: the mean over
-    15 bins of equal width, each by its texts (Naeini et al. 2015; Guo et al. 2017, section 2).
+    """Expected calibration error: the gap between confidence and accuracy, averaged over 15 bins of equal width, each
+    weighted by its texts (Naeini et al. 2015; Guo et al. 2017, section 2).
 
     Args:
         confidence: [n], the probability of the answer.

@@ -25,16 +25,16 @@ _COLUMNS = 16
 
 
 class HeadLayout:
-    """Where the rows of D numbers of tokens, [T, P, A, D], sit in a rectangle of each head, [P, N, A, L, D], and back.
+    """Rearranges packed vectors, [T, P, A, D], into padded rectangles per head, [P, N, A, L, D], and back.
 
-    The index tensors are worked out once for all layers, and before them: a layer that is compiled must find the same
-    kind of plan each time.
+    The index tensors are computed once, before the layers run: a compiled layer must see the same kind of plan each
+    time.
 
     Args:
-        layout: where the tokens sit.
-        parts: the P that will come; `join` needs 1.
-        num_rows: T, or more than the tokens of the layout; the rows after them get zero gradients.
-        in_place: leave the rows of a full rectangle where they are, which not every kernel reads as fast.
+        layout: where the tokens sit in the rectangle.
+        parts: every P that will be used; `join` needs 1.
+        num_rows: T, or more rows than the layout has tokens; the extra rows get zero gradients.
+        in_place: where there is no padding, use views instead of copies, which not every kernel reads as fast.
     """
 
     def __init__(
@@ -103,25 +103,28 @@ class AttentionPlan:
     num_rows: int
     """T, or T rounded up so that shapes recur: nothing reads the rows after the tokens."""
     heads: HeadLayout | None
-    """The rectangles of all kernels but "varlen"."""
+    """The padded layout; None for "varlen", which needs none."""
     chosen: Chosen | None = None
-    """The tokens that the last layer is computed for; None if for all."""
+    """The tokens that the last layer is computed for; None: all."""
     queries: HeadLayout | None = None
-    """The rectangle of the chosen tokens, with `heads` and `chosen`."""
+    """The padded layout of the chosen tokens; set where both `heads` and `chosen` are."""
     chunks: tuple[Chunk, ...] = ()
-    """Of "chunked"."""
+    """The chunks of "chunked"; empty for other kernels."""
     query_chunks: tuple[Chunk, ...] = ()
-    """The same where the queries are those of the chosen tokens."""
+    """The same for the last layer, where only the chosen tokens are queries."""
 
 
 def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: float, head_size: int) -> Kernel:
-    """The kernel for one of IMPLEMENTATIONS.
+    """The kernel to run for one of IMPLEMENTATIONS.
 
-    "auto" takes varlen where it can run; on the CPU chunked, or else dense, where that is faster; or sdpa. Raises
-    ModelError where "varlen" or "chunked" is asked for and cannot run.
+    "auto" takes varlen where it can run. On the CPU, with dropout or for short sequences in bfloat16, it takes chunked,
+    or dense where chunked cannot run. Everywhere else it takes sdpa.
 
     Args:
-        dtype: of the weights; autocast is looked up here.
+        dtype: of the weights; under autocast its dtype counts instead.
+
+    Raises:
+        ModelError: "varlen" or "chunked" is asked for and cannot run.
     """
     if asked in ("sdpa", "dense"):
         return "sdpa" if asked == "sdpa" else "dense"
@@ -176,8 +179,8 @@ def plan_attention(
     """A plan in which every layer is computed for all tokens.
 
     Args:
-        layout: the rectangle of all kernels but varlen, in which the weights come too; it holds each sequence from
-            column 0, and with "dense" alone in any. If None, one as long as the longest.
+        layout: the padded layout for all kernels but varlen, which the returned weights have too. Only "dense" accepts
+            sequences that do not start at column 0. None: as long as the longest sequence.
     """
     heads, device, num_rows = None, batch.input_ids.device, batch.num_tokens
     if layout is None:
@@ -253,7 +256,7 @@ def varlen_attention(
 ) -> Tensor:
     """query [R, A, D] of sequences that begin at `starts` [N + 1], key and value [T, A, D] of the batch -> [R, A, D].
 
-    By the flash kernel for packed sequences: for CUDA, 16 bits, without dropout.
+    Runs torch's flash kernel for packed sequences: CUDA only, bfloat16 or float16, no dropout.
     """
     # Imported here because builds of torch without CUDA need not have it.
     from torch.nn.attention.varlen import varlen_attn
@@ -281,7 +284,7 @@ def dense_attention(
 ) -> tuple[Tensor, Tensor]:
     """query [N, A, Q, D], key and value [N, A, L, D] -> [N, A, Q, D] and the weights [N, A, Q, L].
 
-    Written out: the reference for the others. In the rows of padding neither means anything.
+    Plain matrix products: the reference for the other kernels. Both results are meaningless in rows of padding.
     """
     shape = query.shape[:2]
     query, key, value, mask = rows_of_heads(query, key, value, key_mask)

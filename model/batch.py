@@ -70,10 +70,10 @@ def _cleared(rows: Tensor, where: Tensor | None) -> Tensor:
 
 @dataclass
 class PackedBatch:
-    """What a model reads: N sequences, T tokens in all, end to end without padding. Targets belong to subclasses.
+    """The input of a model: N sequences with T tokens in all, end to end without padding. Subclasses add targets.
 
-    Lengths are Python numbers, so that no step waits for the device. A sequence of no token is allowed in
-    sequence_starts; its pooled output means nothing.
+    Lengths are Python numbers, so that no step waits for the device. `sequence_starts` may contain empty sequences;
+    their pooled output is meaningless.
     """
 
     input_ids: Tensor
@@ -85,7 +85,7 @@ class PackedBatch:
     sequence_starts: Tensor
     """[N + 1] int32, first token of every sequence, then T."""
     max_sequence_length: int
-    """At least the longest sequence, in tokens."""
+    """Upper bound on the length of a sequence, in tokens."""
     padded: PaddingLayout | None = None
     """The rectangle that it came from, if any."""
 
@@ -169,10 +169,11 @@ def _with_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields
 
 
 def rounded(count: int) -> int:
-    """A number of rows rounded up to a multiple of 128, small ones to about an eighth or less of themselves.
+    """Round a number of rows up so that shapes recur: to a multiple of 128, or, for small numbers, by less than an
+    eighth.
 
     On a CPU torch compiles each product of bfloat16 matrices for its shape, which takes about as long as a small
-    product itself: shapes are to come again.
+    product itself.
     """
     multiple = min(128, max(1, 1 << count.bit_length() >> 4))
     return -(-count // multiple) * multiple
@@ -191,31 +192,31 @@ def in_recurring_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Ten
 
 @dataclass(frozen=True)
 class Chosen:
-    """N + M tokens, sequence by sequence: the first token of each, for the pooler, and M others.
+    """The N + M tokens whose output is read: each sequence's first token, for the pooler, and M others.
 
-    Nothing reads what the last layer makes of any other token, so it is computed for these alone.
+    The last layer is computed for these only. They are sorted by sequence.
     """
 
     tokens: Tensor
-    """[R] int64, places in [0, T); R is N + M, or rounded up: those after N + M are any."""
+    """[R] int64, indices in [0, T). R is N + M, or rounded up; entries after N + M are arbitrary."""
     sequence_starts: Tensor
-    """[N + 1] int32, where each sequence's begin among them, then N + M."""
+    """[N + 1] int32, where each sequence begins in `tokens`, then N + M."""
     longest: int
-    """At least the most of one sequence."""
+    """Upper bound on the number of chosen tokens in one sequence."""
     first: Tensor
-    """[N] int64, where each sequence's first token is among them."""
+    """[N] int64, index of each sequence's first token in `tokens`."""
     others: Tensor
-    """[M] int64, where the others are among them, in the order in which they were asked for."""
+    """[M] int64, indices of the others in `tokens`, in the order in which they were asked for."""
 
     @classmethod
     def of(
         cls, batch: PackedBatch, positions: Tensor, most: int | None = None, columns: int = 1, rounds: bool = False
     ) -> Self:
-        """The first tokens of a batch and those at `positions`, int64 [M], each once and in any order.
+        """The first token of each sequence, and the tokens at `positions`.
 
         Args:
-            positions: places in [0, T), or none.
-            most: at least the most of them in one sequence; max_sequence_length if None.
+            positions: int64 [M], token indices in [0, T), each once, in any order; may be empty.
+            most: upper bound on their number in one sequence; max_sequence_length if None.
             columns: where there are positions, `longest` is rounded up to a multiple of this.
             rounds: round R up (see `rounded`).
         """
@@ -245,14 +246,14 @@ class Chosen:
 def gathered(
     rows: Tensor, index: Tensor, inverse: Tensor, empty: Tensor | None = None, unread: Tensor | None = None
 ) -> Tensor:
-    """rows[index], whose gradient is grad[inverse]: the default, an indexed add, is several times slower.
+    """rows[index] with grad[inverse] as its gradient: torch's own, an index_add, is several times slower.
 
     Args:
         rows: [rows, ...].
-        index: int64, the row that each row of the result is.
-        inverse: int64, where in the result each row went; rows past its end get zero gradients.
-        empty: bool like `index`: True where the result is zero.
-        unread: bool like `inverse`: True where the gradient is zero.
+        index: int64, the source row of each row of the result.
+        inverse: int64, for each source row, its row in the result; source rows past its end get zero gradients.
+        empty: bool, shaped like `index`: True where the result is set to zero.
+        unread: bool, shaped like `inverse`: True where the gradient is set to zero.
     """
     result: Tensor = _Gather.apply(rows, index, inverse, empty, unread)
     return result

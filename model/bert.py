@@ -73,13 +73,16 @@ class BertModel(PretrainedModel):
         at: Tensor | None = None,
         most_at: int | None = None,
     ) -> EncoderOutput:
-        """Packed outputs: [T, H], [N, H]. Raises ModelError for sequences over max_position_embeddings, and
-        for ids outside the vocabulary where it can look at them for nothing.
+        """Packed outputs: last_hidden_state [T, H], pooler_output [N, H].
 
         Args:
-            at: int64 [M], places in [0, T), each once, or none: last_hidden_state is [M, H] of these alone, and
-                the last layer is computed for no more than they and the pooler need.
-            most_at: at least the most of these in one sequence; max_sequence_length if None.
+            at: int64 [M], token indices in [0, T), each once, possibly none: last_hidden_state is [M, H], for these
+                only, and the last layer is computed just for them and the pooler.
+            most_at: upper bound on their number in one sequence; max_sequence_length if None.
+
+        Raises:
+            ModelError: a sequence is longer than max_position_embeddings, no sequence has a token, or ids are out of
+                range; ids are checked only for padded input on a CPU, where that costs nothing.
         """
         self._check(batch)
         plan = self._plan(batch, output_attentions, None if output_hidden_states else at, most_at)
@@ -111,7 +114,8 @@ class BertModel(PretrainedModel):
         return embedded
 
     def first_layers(self, count: int) -> Self:
-        """The same with its first layers alone, whose weights it shares; the pooler is of the last one."""
+        """The first `count` layers as a model that shares their weights, without the pooler, which belongs to the last
+        layer; the model itself for 0 or all layers."""
         if count in (0, self.config.num_hidden_layers):
             return self
         with torch.device("meta"):
@@ -228,10 +232,10 @@ class BertWithHead(PretrainedModel):
 
     @torch.no_grad()
     def of_layers(self, numbers: Sequence[int]) -> Self:
-        """A model of some of its layers, with a copy of everything else.
+        """A copy of the model that keeps only some of its layers.
 
         Args:
-            numbers: of the layers, from 0 on.
+            numbers: the layers to keep, counted from 0.
         """
         fewer = self.remade(num_hidden_layers=len(numbers))
         for mine, its, inside in ((self, fewer, "bert"), (self.bert, fewer.bert, "layers")):
@@ -252,10 +256,9 @@ class BertWithHead(PretrainedModel):
         self.bert.embeddings.word = learning(self.bert.embeddings.word, ids)
 
     def freeze_encoder(self) -> None:
-        """Give embeddings and layers no gradient any more; the pooler and the heads stay trainable.
+        """Freeze embeddings and layers; the pooler and the heads stay trainable.
 
-        The MLM head scores with the word embedding, which is frozen with the rest. Dropout is as before: it
-        follows train() and eval().
+        The word embedding, which the MLM head scores with, is frozen too. Dropout still follows train() and eval().
         """
         self.bert.embeddings.requires_grad_(False)
         self.bert.layers.requires_grad_(False)
@@ -298,8 +301,10 @@ class BertForPreTraining(BertWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> PreTrainingOutput:
-        """Scores [N, L, V] and [N, 2]; labels [N, L], next_sentence_label [N], -100 to ignore. A PackedBatch: [T, V],
-        labels [T]; see `forward_packed` for scores at some tokens alone."""
+        """MLM logits [N, L, V], NSP logits [N, 2]; labels [N, L], next_sentence_label [N], -100 to ignore.
+
+        For a PackedBatch: [T, V], labels [T]. `forward_packed` scores only some tokens.
+        """
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
         scores = place(self.word_scores(encoded.last_hidden_state))
@@ -319,8 +324,8 @@ class BertForPreTraining(BertWithHead):
         """MLM logits [M, V] at the masked positions only, and NSP logits [N, 2]: what pretraining calls.
 
         Args:
-            masked_positions: int64 [M], places in [0, T), each once.
-            most_masked: at least the most of them in one sequence; max_sequence_length if None.
+            masked_positions: int64 [M], token indices in [0, T), each once.
+            most_masked: upper bound on their number in one sequence; max_sequence_length if None.
             entries: int64 [S], entries of the vocabulary, each once: MLM logits [M, S] for these alone.
         """
         encoded = self.bert.encode(batch, at=masked_positions, most_at=most_masked)

@@ -38,15 +38,16 @@ def chunks_of(
     most_queries: int | None = None,
     most_weights: int = _WEIGHTS,
 ) -> tuple[Chunk, ...]:
-    """The chunks of N sequences, which come in rectangles of `longest` keys.
+    """Divide the attention of N sequences, padded to `longest` keys, into chunks.
 
-    A chunk has as many sequences as fit, of 1, 2, 4, ..., or as many heads of one as fit and divide all of them.
+    A chunk holds as many sequences as fit (1, 2, 4, ...). Where not even one fits, it holds as many of its heads as
+    fit and divide their number.
 
     Args:
-        lengths: of each sequence, in keys.
+        lengths: keys of each sequence.
         columns: the keys of a chunk are rounded up to a multiple of this, so that shapes recur (see `rounded`).
-        most_queries: of each head; where it is None, each key is a query.
-        most_weights: of a chunk, unless one head of one sequence has more.
+        most_queries: queries of each head; None: as many as keys.
+        most_weights: attention weights of a chunk at most; one head of one sequence may have more.
     """
 
     def keys_of(first: int, count: int) -> int:

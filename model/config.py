@@ -275,11 +275,11 @@ def parameter_count(config: BertConfig) -> int:
 
 
 def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: float = 0.15) -> float:
-    """Useful floating-point operations to train on one token: forward plus backward, which is three forwards.
+    """Useful floating-point operations to train on one token: forward and backward, three times a forward pass.
 
-    Counts matrix products only (two operations a multiply-add): the layers, attention at `sequence_length`
-    tokens, the MLM head for the masked fraction, pooler and NSP once a sequence (Kaplan et al. 2020, section
-    2.1). Of the last layer, all tokens need key and value, only masked and first tokens the rest.
+    Counts matrix products only, two operations per multiply-add: the layers, attention at `sequence_length` tokens, the
+    MLM head for the masked fraction, pooler and NSP once per sequence (Kaplan et al. 2020, section 2.1). In the last
+    layer all tokens need key and value; only masked and first tokens need the rest.
     """
     hidden, inner, embedded = config.hidden_size, config.intermediate_size, config.embedding_size
     key_value = 2 * 2 * hidden * hidden

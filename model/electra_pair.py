@@ -136,8 +136,8 @@ class DiscriminatorAndGenerator(PretrainedModel):
         """The generator's logits [M, V] at the masked positions.
 
         Args:
-            masked_positions: int64 [M], places in [0, T), each once.
-            most_masked: at least the most of them in one sequence; max_sequence_length if None.
+            masked_positions: int64 [M], token indices in [0, T), each once.
+            most_masked: upper bound on their number in one sequence; max_sequence_length if None.
         """
         encoded = self.generator.bert.encode(batch, at=masked_positions, most_at=most_masked)
         return self.generator.word_scores(encoded.last_hidden_state)

@@ -45,7 +45,7 @@ class Embeddings(nn.Module):
 class QueryKeyValue(nn.Linear):
     """The three projections of attention as one matrix: hidden [T, H] -> [T, 3 * H].
 
-    With the hidden state of some tokens, `some` [R, H]: their query [R, H], key and value of all [T, 2 * H].
+    Given also the hidden states of some tokens, `some` [R, H]: their queries [R, H], keys and values of all [T, 2 * H].
     """
 
     # A linear layer by its parameters, but not by its call.
@@ -63,7 +63,7 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each followed by dropout, residual and LayerNorm: [T, H] -> [T, H]."""
 
     compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None
-    """`compute` through torch.compile, which passes with gradients take where it is there."""
+    """`compute` through torch.compile, or None; used only in passes with gradients."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

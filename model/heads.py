@@ -22,8 +22,7 @@ class Pooler(nn.Module):
 class MaskedLanguageHead(nn.Module):
     """Scores over the vocabulary: hidden [M, H] -> [M, V] (Devlin et al. 2019, section 3.1, task 1).
 
-    The output matrix is the word embedding [V, E], handed in at each call: it is one parameter, with a bias of its
-    own here.
+    The output matrix is tied to the word embedding [V, E], which is passed in at each call; the bias is the head's own.
     """
 
     def __init__(self, config: BertConfig) -> None:

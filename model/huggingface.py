@@ -66,11 +66,11 @@ class PretrainedModel(nn.Module):
         return []
 
     def learn_words(self, ids: Tensor) -> None:
-        """Let a training that holds no other words learn the embeddings of these alone, where that saves memory (see
-        `some_rows`). The model is asked for any words in eval mode, and its folder has all of them.
+        """Train only the embeddings of these ids, where that saves memory (see `some_rows`). Training must read no
+        others; eval mode and `save_pretrained` still have all of them.
 
         Args:
-            ids: int64, in any order and any number of times.
+            ids: int64, in any order, repeats allowed.
         """
         raise NotImplementedError
 
@@ -97,14 +97,19 @@ class PretrainedModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str], *, new_head: bool = False, **config_changes: Any) -> Self:
-        """The model of a folder, in float32 on the CPU, in eval mode; nothing is ever downloaded.
+        """Load the model of a folder, in float32 on the CPU, in eval mode. Nothing is ever downloaded.
 
-        `config_changes` replace fields of its config.json (num_labels=5). Heads that the folder lacks are
-        drawn from torch's global generator, warned of once and listed in `newly_initialised`; heads this
-        class has no use for are left out. A classifier with another number of hidden layers is another head.
-        `new_head` draws the task head (classifier, qa_outputs) even where the folder has values for it,
-        of whatever size, without the warning. Raises ModelError for a folder that is missing, damaged, of
-        another model or of other sizes.
+        Heads that the folder lacks are initialised from torch's global generator, reported in one warning and listed in
+        `newly_initialised`; heads that this class does not have are ignored. A classifier with another number of hidden
+        layers is another head.
+
+        Args:
+            new_head: initialise the task head (classifier, qa_outputs) even where the folder has one, of whatever size,
+                without the warning.
+            config_changes: replace fields of config.json (num_labels=5).
+
+        Raises:
+            ModelError: the folder is missing, damaged, of another model or of other sizes.
         """
         folder = Path(folder)
         saved = read_config(folder, cls.config_class)

@@ -33,13 +33,14 @@ def initialise_parameter(owner: nn.Module, name: str, parameter: Tensor, std: fl
 
 @torch.no_grad()
 def look_at_neighbours(position: Tensor, qkv: Tensor, num_heads: int, projection: Tensor | None = None) -> None:
-    """Let position embeddings start as sinusoids, and the first layer's heads look at the neighbours of a word.
+    """Initialise position embeddings as sinusoids, and the first layer's heads to attend to neighbouring tokens.
 
-    A model would otherwise spend its first million tokens on finding out about word order.
+    Otherwise a model spends its first million tokens on learning word order.
 
-    Head 0 looks one position ahead, head 1 one back, head 2 two ahead, and so on: softly, as nearby sinusoids are much
-    alike. Queries and keys of a head are the same random projection, but for the rotation between the two positions
-    (after Trockman and Kolter 2023, who start from such projections without positions). All of it is learned further.
+    Head 0 attends one position ahead, head 1 one back, head 2 two ahead, and so on, but softly, because nearby
+    sinusoids are similar. The query and key weights of a head are the same random projection, up to the rotation
+    between the two positions (after Trockman and Kolter 2023, who use such projections without positions). All of it
+    stays trainable.
 
     Args:
         position: [positions, E], the embeddings, filled in place; E is H where there is no projection.

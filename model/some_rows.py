@@ -8,13 +8,13 @@ from torch import Tensor, nn
 class SomeRows(nn.Embedding):
     """An embedding that learns K of its V rows; in eval mode it looks up all of them.
 
-    The other rows would get no gradient. As they are no parameter, neither gradient nor optimizer keeps numbers for
-    them, and no weight decay shrinks them.
+    The other rows would get no gradient. They are not part of a parameter, so they take no memory for gradients and
+    optimizer state, and weight decay does not shrink them.
 
     Args:
-        whole: the embedding [V, E] whose rows are taken up. Its table is shared, and written to.
-        ids: int64, the rows to learn, in any order and any number of times. Row 0 is learned too, as it fills batches
-            up. In training any other id is an IndexError, on a GPU an assertion of the kernel.
+        whole: the embedding [V, E] to train rows of. Its table is shared, and written to.
+        ids: int64, the rows to learn, in any order, repeats allowed. Row 0 is always learned, because it fills up
+            batches. In training any other id raises IndexError; on a GPU it fails an assertion of the kernel.
     """
 
     rows: Tensor

@@ -61,10 +61,10 @@ class BertForSequenceClassification(BertWithHead):
 
 
 def sequence_loss(config: BertConfig, logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean loss of a sequence classifier: squared error, cross entropy or binary cross entropy by label.
+    """The mean loss of a sequence classifier: squared error, cross entropy, or binary cross entropy over the labels.
 
-    Without config.problem_type: one output is a regression, whole-number labels are classes, others several
-    labels.
+    Without config.problem_type, one output means regression; otherwise integer labels mean classes, and float labels
+    multi-label targets.
     """
     kind = config.problem_type
     if kind is None:
@@ -103,7 +103,7 @@ class BertForTokenClassification(BertWithHead):
         return LogitsOutput(loss, logits, place_all(encoded.hidden_states, place), encoded.attentions)
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
-        """Of the places `at`, int64 [M] in [0, T), alone: [M, C]; the last layer is computed for no more."""
+        """Logits [M, C] at the token indices `at`, int64 [M] in [0, T); the last layer is computed only for these."""
         return in_recurring_rows(self.classifier, self.bert.encode(batch, at=at).last_hidden_state)
 
 
@@ -144,7 +144,7 @@ class BertForQuestionAnswering(BertWithHead):
         return QuestionAnsweringOutput(loss, start, end, place_all(encoded.hidden_states, place), encoded.attentions)
 
     def logits_at(self, batch: PackedBatch, at: Tensor) -> Tensor:
-        """Of start and end at the places `at`, int64 [M] in [0, T), alone: [M, 2]."""
+        """Start and end logits [M, 2] at the token indices `at`, int64 [M] in [0, T)."""
         return in_recurring_rows(self.qa_outputs, self.bert.encode(batch, at=at).last_hidden_state)
 
 

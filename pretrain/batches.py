@@ -27,13 +27,13 @@ class PretrainingBatch(PackedBatch):
     """A packed batch of N examples, and what is to be predicted of it."""
 
     masked_positions: Tensor
-    """[M] int64, tokens to predict, as places in [0, T), each once."""
+    """[M] int64, indices in [0, T) of the tokens to predict, each once."""
     masked_targets: Tensor
-    """[M] int64, their true ids, each one of the vocabulary."""
+    """[M] int64, their true ids in [0, V)."""
     most_masked: int
-    """At least the most masked positions of one example."""
+    """Upper bound on the masked positions of one example."""
     entries: Entries | None = None
-    """What the scores are computed for; None: the whole vocabulary."""
+    """The vocabulary entries to score; None: all of them."""
     pair_targets: Tensor
     """[N] int64, 0 = B follows A, 1 = B is random, -100 = no label."""
     fresh: Tensor | None = None
@@ -41,8 +41,8 @@ class PretrainingBatch(PackedBatch):
 
     @property
     def num_tokens_learned(self) -> int:
-        """Of a part that learns from all tokens: T, or 0 of a batch that is there for its shape alone. Every example
-        has a masked token, so that such a batch is known by having none."""
+        """Targets of a part that learns from all tokens: T, or 0 for a placeholder batch (see `BatchMaker.nothing`),
+        which is the only one without a masked token."""
         return self.num_tokens if len(self.masked_positions) else 0
 
 
@@ -90,12 +90,12 @@ class ExampleStream:
 
 @dataclass(frozen=True)
 class PositionShift:
-    """Lets short examples begin at a random position, so that those are learned that only longer ones reach (SHAPE,
-    Kiyono et al. 2021, which shifts all examples).
+    """Starts short examples at a random position, so that positions which only longer examples reach are trained too
+    (SHAPE, Kiyono et al. 2021, which shifts all examples).
 
     Args:
-        positions: that the run learns; an example ends at the last of them at most.
-        share: of the examples that are shifted; the others begin at 0.
+        positions: how many positions the run trains; no example extends beyond them.
+        share: share of the examples that are shifted; the others begin at 0.
     """
 
     positions: int
@@ -110,13 +110,13 @@ class PositionShift:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How much of a step's examples is predicted, among how many entries, and where it begins.
+    """What changes over training: the share of tokens to predict, the entries to score, the positions of examples.
 
     Args:
-        mask_share: of the tokens that are targets, at the start of the budget and at its end; it changes linearly
-            (Ankner et al. 2023), from the end of a plateau of the learning rate on where the schedule has one.
-        sampler: draws the entries that scores are computed for; None: all entries.
-        shift: of their positions; None: all examples begin at 0.
+        mask_share: share of the tokens to predict, at the start and at the end of the budget. It changes linearly
+            (Ankner et al. 2023); where the schedule has a plateau, only after that.
+        sampler: draws the vocabulary entries to score; None: all entries.
+        shift: of the examples' positions; None: all begin at 0.
     """
 
     mask_share: tuple[float, float]
@@ -133,8 +133,8 @@ class BatchMaker(Maker):
     """Examples to packed, masked micro-batches of at most `micro_batch_tokens` tokens.
 
     Args:
-        copied: of each shard bool [tokens], True where its text stands in the training part too; None if not known.
-        plan: what is predicted in the steps of a training; without it what BERT predicts, among all entries.
+        copied: for each shard bool [tokens], True where its text also occurs in the training part; None if not known.
+        plan: what to predict in each training step; None: 15 % of the tokens, scored against the whole vocabulary.
     """
 
     def __init__(self, shards: list[Shard], tokenizer: WordPieceTokenizer, masking: str, micro_batch_tokens: int,

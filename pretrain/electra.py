@@ -115,8 +115,8 @@ print(fill("One word is [MASK] here."))
 
 @torch.no_grad()
 def sampled(logits: Tensor, chances: Tensor) -> Tensor:
-    """An entry for each row, drawn from its softmax: the first one up to which probabilities add up to more than the
-    chance (the inverse of the distribution function). No gradient leads through it.
+    """Draw an entry from the softmax of each row by inverse transform sampling: the first one whose cumulative
+    probability exceeds the chance. No gradient flows through it.
 
     Args:
         logits: [M, V].

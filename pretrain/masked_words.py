@@ -182,11 +182,12 @@ def gradient_scale(scores: Tensor) -> float:
 def cross_entropy_sum(logits: Tensor, labels: Tensor, log_weights: Tensor | None = None) -> Tensor:
     """Sum of the negative log likelihoods (nats, float32) of labels [M] under logits [M, V], every label a column.
 
-    The gradient is worked out beside the loss, in the type of the logits, so that no copy of all scores in float32 is
-    made, kept, or read again.
+    The gradient is computed together with the loss, in the dtype of the logits, so that no float32 copy of all scores
+    is made, kept, or read again.
 
     Args:
-        log_weights: float32 [V], the logarithm of how many columns each stands for; a row's own label counts once.
+        log_weights: float32 [V], the log of how many columns each column stands for, as in sampled softmax; a row's own
+            label counts once.
     """
     return _CrossEntropySum.apply(logits, labels, log_weights)
 

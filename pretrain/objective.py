@@ -56,18 +56,19 @@ class Part(ABC):
     baselines: Mapping[str, str]
     """"loss" or "accuracy" -> the result that is its baseline. Baselines depend on the held-out examples alone."""
     weight: float = 1.0
-    """Its mean loss counts as much in what a step minimises."""
+    """Factor of its mean loss in the loss that a step minimises."""
     rate: float = 1.0
-    """What its `modules` hold learns at this share of the learning rate."""
+    """Share of the learning rate that its `modules` are trained at."""
     scores_vocabulary: bool = False
     """Whether its head scores all entries of the vocabulary for masked positions, which takes memory."""
     head: str | None = None
-    """The first tensor of the head that `start` begins, by which one that a model folder lacks is known."""
+    """The first tensor of the head that `start` initialises. The head is new if the model folder lacks this tensor."""
     training_only: bool = False
     """Whether no model folder has its head (see `PretrainedModel.training_only`): each run begins with a new one."""
 
     def logits(self, scores: Scores) -> Tensor:
-        """[targets, classes]. A part of which no target is a class has none, and `count` and sums of its own."""
+        """[targets, classes]. A part whose targets are not classes does not implement this; it overrides `count` and
+        the sums."""
         raise NotImplementedError
 
     def targets(self, batch: PretrainingBatch) -> Tensor:
@@ -97,8 +98,8 @@ class Part(ABC):
         return {f"{self.name}_loss": loss, f"{self.name}_correct": (logits.argmax(-1) == targets).sum().float()}
 
     def baseline_sums(self, batch: PretrainingBatch) -> dict[str, float]:
-        """What is reached without a model, as sums over the targets of a batch on the host. Every batch has the same
-        ones, as processes add them up."""
+        """What is reached without a model, as sums over the targets of a batch on the host. The names must be the same
+        for every batch, because processes add the sums up."""
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -142,10 +143,10 @@ print(fill("One word is [MASK] here."))
 class PretrainingObjective:
     """Parts whose mean losses are added, times their weights: in BERT 1:1 (Devlin et al. 2019, section 3.1).
 
-    One that reads more of a model than `Scores` holds has a subclass of it, and makes that in `scores`.
+    An objective that needs more of a model than `Scores` holds subclasses `Scores`, and returns that from `scores`.
 
     Args:
-        off: parts that are not learned: what they alone would train keeps its values.
+        off: parts that are not learned; modules that only they would train are frozen.
         batch_maker: makes the batches, as `BatchMaker` does, with what the parts' targets are read from.
     """
 
@@ -183,7 +184,7 @@ class PretrainingObjective:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What else than its name has to be the same where a run goes on, by a name for people."""
+        """What must stay the same when a run resumes, besides its name: readable name -> value."""
         return {}
 
     @property
@@ -218,7 +219,7 @@ class PretrainingObjective:
         return HeadRates(shares) if shares else None
 
     def freeze_unused(self, model: BertForPreTraining) -> None:
-        """Give parameters that nothing is learned about no gradient."""
+        """Freeze the modules of parts that are off."""
         for part in self.off:
             for module in part.modules(model):
                 module.requires_grad_(False)
@@ -263,7 +264,7 @@ class PretrainingObjective:
         return [sum(part.weight * results.get(f"{part.name}_loss", 0.0) for part in self.parts)]
 
     def baselines(self, results: Mapping[str, float]) -> list[float | None]:
-        """Results that depend on the held-out examples alone: evaluations on the same ones have the same."""
+        """Results that depend only on the held-out examples: equal for evaluations on the same examples."""
         return [results.get(name) for part in self.parts for name in part.baselines.values()]
 
     def summary(self, results: Mapping[str, float]) -> str:

@@ -51,10 +51,10 @@ class EntrySampler:
 
 
 def inclusion(unigram_counts: np.ndarray, drawn: int) -> np.ndarray:
-    """The probability of each entry to be drawn, as the square root of its count, with a sum of `drawn`: float64 [V].
+    """The inclusion probability of each entry: as the square root of its count, summing to `drawn`; float64 [V].
 
-    The root lies between all alike, which estimates frequent words badly, and the counts, by which a rare word would
-    stand for thousands.
+    The square root is a compromise: equal probabilities estimate frequent words badly, and with probabilities
+    proportional to the counts a rare word would stand for thousands.
     """
     root = np.sqrt(np.maximum(unigram_counts, 1))
     if drawn >= len(root):

@@ -40,20 +40,20 @@ MOST_TARGETS, POSITION_SIZE = 20, 200
 
 @dataclass(frozen=True)
 class Spans:
-    """What is predicted of the masked positions, B of them, from E tokens beside spans."""
+    """The B masked positions that are predicted, and the E boundary tokens next to their spans."""
 
     boundaries: Tensor
-    """[E] int64, places in [0, T), each once; none is masked."""
+    """[E] int64, token indices in [0, T), each once; none is masked."""
     left: Tensor
-    """[B] int64, which of the boundaries stands before the span."""
+    """[B] int64, index in `boundaries` of the token before the span."""
     right: Tensor
-    """[B] int64, which stands behind it."""
+    """[B] int64, index in `boundaries` of the token after the span."""
     offset: Tensor
     """[B] int64, how many tokens of the span come before."""
     masked: Tensor
-    """[B] int64, which of the masked positions it is."""
+    """[B] int64, index among the masked positions of the batch."""
     most_read: int
-    """At least the most masked positions and boundaries of one example."""
+    """Upper bound on the masked positions and boundaries of one example."""
 
     @classmethod
     def of(cls, batch: PretrainingBatch, fixed_ids: tuple[int, ...]) -> "Spans":

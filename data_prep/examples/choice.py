@@ -18,7 +18,7 @@ class Targets(NamedTuple):
     places: Ints
     """[M], ascending: the tokens to predict."""
     drawn_at: Ints
-    """[M], the place whose draw says what replaces each: its own, or the first of those that are replaced alike."""
+    """[M], the token whose random draw decides how each is replaced: itself, or the first token of its span."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Choice:
         return start | (np.bincount(word)[word] > MOST_PIECES)
 
     def shuffled(self, places: Ints) -> tuple[Ints, Ints, Ints]:
-        """Places [K] in random order, sequence by sequence: the order [K], and of each sequence where its places begin
-        in it and how many there are, [N] each."""
+        """Shuffle token indices [K] within each sequence: the order [K], and for each sequence where its tokens begin
+        in that order, and their number, [N] each."""
         sequence = self.sequence[places].astype(np.uint64)
         # By sequence, then by the upper 40 bits of the key, in one sort.
         order = np.argsort((sequence << np.uint64(40)) | (self.draws("mask", places) >> np.uint64(24)), kind="stable")
@@ -77,9 +77,9 @@ def choose_tokens(choice: Choice) -> Targets:
 
 
 def choose_words(choice: Choice) -> Targets:
-    """Words in the order of their keys, as many pieces as are wanted; a word that does not fit is passed over.
+    """Whole words in random order, up to the wanted number of pieces; a word that does not fit is skipped.
 
-    Where not even one word fits, the first one gives as many pieces as are wanted.
+    Where no word fits at all, the first pieces of the first word are taken.
     """
     word_start, wanted = choice.word_starts(), choice.wanted
     first = np.flatnonzero(word_start & choice.is_candidate)  # [W]
@@ -104,6 +104,6 @@ def choose_words(choice: Choice) -> Targets:
 
 
 def runs(begin: Ints, size: Ints) -> Ints:
-    """The places of runs of tokens, one run after the other, of which each begins somewhere [R] and has a size [R]."""
+    """The token indices of R runs, concatenated; `begin` [R] is the first token of each, `size` [R] its length."""
     ends = np.cumsum(size)
     return np.repeat(begin - (ends - size), size) + np.arange(int(size.sum()))

@@ -54,8 +54,13 @@ class Examples:
         return self.first_lengths() + self.b_length + (self.b_length > 0)
 
     def copy(self, shard: Shard, target: Ints, starts: Ints) -> None:
-        """Write the tokens of A and B of the examples, all of this shard, into `target`, where each begins at its entry
-        of `starts`, int64 [N]; the places of special tokens are left as they are."""
+        """Copy the tokens of A and B into `target`; the positions of special tokens are left as they are.
+
+        Args:
+            shard: the one that all of these examples are from.
+            target: [T], written in place.
+            starts: int64 [N], where each example begins in `target`.
+        """
         _copy_segments(shard.ids, self.a_start, target, starts + 1, self.a_length)
         _copy_segments(shard.ids, self.b_start, target, starts + self.first_lengths(), self.b_length)
 

@@ -38,9 +38,9 @@ class Reason(IntEnum):
     LEFT_OVER = 3
     """One sentence; the neighbours that would fit stand in other windows."""
     NO_PARTNER = 4
-    """A and B, but no window of another document was left to exchange B's with; or no pairs were asked for."""
+    """A and B, but no window of another document was left to swap B's with; or no pairs were asked for."""
     ODD_COUPLE = 5
-    """One of the two windows that would make the number of labels of a shard uneven."""
+    """One of the two windows that are left unlabelled so that a shard has equally many of both labels."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def why_alone(stretch_starts: Ints, document_starts: Ints, stretch: Ints, capaci
 def find_partners(
     a_length: Ints, b_length: Ints, b_stretches: Ints, document: Ints, order_key: Keys, capacity: int
 ) -> tuple[Ints, Ints]:
-    """Couple windows whose B's can change places: different documents, and both results within `capacity`.
+    """Match windows whose B's can be swapped: of different documents, and both results within `capacity`.
 
-    Windows are visited by length of B in steps of a sixteenth of the capacity, within a step by its number of
-    stretches, and take the nearest fitting window that still waits. (By exact length the number would never decide
-    among long B's, and a B whose sentences are as long as those of A would give an unswapped pair away.) Couples
-    are found before it is decided which of them swap, so that being hard to couple says nothing about the label.
+    Windows are visited by the length of B, in steps of a sixteenth of the capacity, and within a step by the number of
+    stretches in B. Each takes the nearest waiting window that fits. (Sorted by exact length, the number of stretches
+    would never decide among long B's, and a B whose sentences are as long as those of A would give an unswapped pair
+    away.) Couples are formed before deciding which of them swap, so being hard to match says nothing about the label.
 
     Returns:
         Two int64 arrays of equal length: the two windows of each couple.
@@ -165,14 +165,14 @@ def find_partners(
 
 
 def couple_the_rest(couples: Ints, rest: list[int], shapes: tuple[Ints, Ints, Ints], capacity: int) -> Ints:
-    """Take couples apart for two windows that are left over, where each of these fits one of the couple.
+    """Match windows that are left over, two at a time, by splitting a couple in which each of them fits one member.
 
-    Of such couples the one with the nearest B's. Where windows are few, or most are of one document, some percent of
-    them would stay without a label otherwise.
+    Among such couples, the one whose B's are closest in length is split. Otherwise a few percent of the windows would
+    stay without a label where windows are few, or most are of one document.
 
     Args:
-        couples: int64 [2, couples].
-        rest: windows that are in none, similar ones beside each other.
+        couples: int64 [2, couples], changed in place.
+        rest: windows in no couple, similar ones next to each other.
         shapes: length of A, length of B and document of all windows.
 
     Returns:

@@ -43,7 +43,7 @@ class Words:
         return cls(np.append(starts, len(is_start)), np.cumsum(is_start) - 1, special)
 
     def behind(self, word: Ints, count: Ints) -> Ints:
-        """The word behind `count` words from each of these on, in its segment: where that ends, the special token."""
+        """The word `count` words after each of these, at most the special token that ends its segment."""
         return np.minimum(word + count, self.special[np.searchsorted(self.special, word)])
 
 
@@ -53,10 +53,10 @@ def lengths(key: Keys, shares: Shares) -> Ints:
 
 
 def choose_spans(choice: Choice) -> Targets:
-    """Spans of whole words until as many tokens are chosen as are wanted (Joshi et al. 2020, section 3.1).
+    """Spans of whole words, until the wanted number of tokens is chosen (Joshi et al. 2020, section 3.1).
 
-    A span begins at the word of a token that is drawn among those not yet chosen, and ends with its segment at the
-    latest. The last one is cut off where there are enough. Spans that touch are one, and are replaced alike.
+    A span begins at the word of a random token that is not chosen yet, and stays within its segment. The last span is
+    cut short once there are enough tokens. Adjacent spans merge; each span is replaced as a whole.
     """
     words, candidates = Words.of_batch(choice), np.flatnonzero(choice.is_candidate)  # [K]
     # Tokens in random order, but for those already chosen: each next one is any of the rest with equal probability.
@@ -99,12 +99,11 @@ def run_starts(places: Ints) -> Ints:
 
 
 def choose_ngrams(choice: Choice) -> Targets:
-    """N-grams of up to three whole words in the order of the keys of their first ones, up to as many tokens as are
-    wanted (Lan et al. 2020, section 4.1, and the code of its authors).
+    """N-grams of up to three whole words in random order, up to the wanted number of tokens (Lan et al. 2020, section
+    4.1, and the code of its authors).
 
-    An n-gram that does not fit is shortened, word by word; one that does not fit at all, or meets another, is passed
-    over. Each token is replaced by a draw of its own. Where nothing fits, the first word gives as many pieces as are
-    wanted.
+    An n-gram that does not fit is shortened word by word. One that does not fit at all, or overlaps another, is
+    skipped. Each token is replaced independently. Where nothing fits, the first pieces of the first word are taken.
     """
     words, wanted = Words.of_batch(choice), choice.wanted
     candidates = np.flatnonzero(choice.is_candidate[words.first[:-1]])  # [C]

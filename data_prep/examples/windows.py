@@ -63,10 +63,10 @@ def wanted_lengths(num_stretches: int, capacity: int, shard_index: int, seed: in
 def windows(stretch_starts: Ints, document_starts: Ints, capacity: int, wanted: Ints) -> Ints:
     """First stretch of each window: int64 [N].
 
-    A window takes whole stretches of one document up to its wanted length. It takes a second stretch whatever that is,
-    and a third, if all fit the capacity and fewer tokens of the rest of the document are alone then; and it ends one
-    stretch earlier for the same reason. So of all ways to cut a document within the capacity this one leaves the fewest
-    tokens in windows of one stretch; and where no wanted length is short it has the fewest windows, too.
+    A window takes whole stretches of one document up to its wanted length. Whatever that length, it takes a second
+    stretch, and a third, if all fit the capacity and this leaves fewer tokens of the rest of the document alone. It may
+    end one stretch earlier for the same reason. So, of all ways to cut a document within the capacity, this one leaves
+    the fewest tokens in windows of one stretch. Where no wanted length is short, it also makes the fewest windows.
 
     Args:
         stretch_starts, document_starts: see `cut_long_sentences`.
@@ -95,14 +95,14 @@ def walk(following: Ints) -> Ints:
 
 
 def tokens_alone(stretch_starts: Ints, document_starts: Ints, capacity: int) -> tuple[npt.NDArray[np.int32], Ints]:
-    """The fewest tokens that stand in windows of one stretch, from a stretch up to where a window has to end.
+    """For each stretch, the fewest tokens that end up in windows of one stretch, from it to the next forced end.
 
-    That is where a document ends, and between neighbours that do not fit the capacity together. Only windows of one,
-    two and three stretches need to be looked at, as every longer one can be divided into windows of two and three.
+    A window must end where a document ends, and between neighbours that do not fit the capacity together. Only windows
+    of one, two and three stretches are considered: every longer one can be divided into windows of two and three.
 
     Returns:
-        int32 [S + 1], 0 for a stretch that always begins a window; and int64 [S], how many stretches (1, 2 or 3) the
-        smallest window has that begins with a stretch and leaves the fewest alone.
+        int32 [S + 1], 0 for a stretch that always begins a window; and int64 [S], the size of a window that begins with
+        each stretch and leaves the fewest alone: 2 stretches if that is one, else 3, else 1.
     """
     length = np.diff(stretch_starts).astype(np.int32)  # [S]
     two_fit = np.append(length[:-1] + length[1:] <= capacity, False)

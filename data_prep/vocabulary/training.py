@@ -38,15 +38,20 @@ def train_vocabulary(
 ) -> list[str]:
     """Train a WordPiece vocabulary; the same texts and options give the same list on every machine.
 
-    The texts are read once, and never held. The list begins with the five special tokens ([PAD] is 0); letters,
-    continuing letters, joined pieces follow.
-    With `vocab_size` the list has that length; with None the length follows from the amount of text, shrinks
-    to what the text supports, and is filled up to a multiple of 64 with [unused0], [unused1], ...
-    `keep` gives those of the entries that may stay; as many are trained that there should be enough.
-    Raises PrepError when the text does not support `vocab_size` entries, or nothing at all.
-    A word of more than 100 characters teaches nothing: BERT reads it as [UNK]. Of very many different words the
-    rare ones teach nothing either (see `WordCounts`). Letters are counted in all words.
-    Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019).
+    Pairs are joined by frequency (Sennrich et al. 2016, section 3.2), for BERT (Devlin et al. 2019). The list begins
+    with the five special tokens ([PAD] is 0); letters, continuing letters and joined pieces follow.
+
+    Words of more than 100 characters are ignored, because BERT reads them as [UNK], and so are the rare ones of very
+    many different words (see `WordCounts`). Letters are counted in all words.
+
+    Args:
+        texts: read once, and never held in memory.
+        vocab_size: length of the list. None: it follows from the amount of text, shrinks to what the text supports, and
+            is filled up to a multiple of 64 with [unused0], [unused1], ...
+        keep: returns those of the entries that may stay; more are trained, so that enough should remain.
+
+    Raises:
+        PrepError: the text does not support `vocab_size` entries, or nothing at all.
     """
     normalizer = bert_normalizer(lowercase, strip_accents)
     counts, words = _count(texts, normalizer)

@@ -83,11 +83,10 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
 
 
 class Task(Labels):
-    """A task before its training rows are known, and, out of `fitted` or `of_model`, with what they say.
+    """A task, at first without knowledge of its rows; `fitted` and `of_model` add what the rows or a model define.
 
-    Labels are what a row has, targets what is learned of them (numbers), outputs what a model makes of a text. A task
-    that learns something of each word, or of each choice, has targets and outputs of I words or choices; else these I
-    items are the texts.
+    A row has a label. Targets are the numbers that are learned from labels, outputs what a model predicts. Both are per
+    item: I texts, or, in a task that learns something for each word or each choice, I words or choices.
     """
 
     name: str
@@ -119,8 +118,8 @@ class Task(Labels):
     prediction_holds_text = False
     """Whether a prediction repeats something of the text."""
     takes: frozenset[str] = frozenset()
-    """Which settings of some tasks alone act: of class_weights, positive, operating_point, calibrate, and teacher, for
-    which `logits` are those of the classes `labels`, and the objective is a `ClassObjective`."""
+    """The task-specific settings that this task accepts: among class_weights, positive, operating_point, calibrate and
+    teacher. With teacher, `logits` must be those of the classes `labels`, and the objective a `ClassObjective`."""
     labels: list[str]
     """The names of the classes, of a task that has some, once they are known."""
     baseline_names: tuple[str, ...] = ()
@@ -188,7 +187,7 @@ class Task(Labels):
         return self, dict(held_out)
 
     def stratum(self, example: Example) -> str:
-        """Of each stratum the same share is held back."""
+        """The stratum of an example; the same share of each stratum is held out."""
         return ""
 
     def describe(self, train: Sequence[Example]) -> list[str]:
@@ -199,8 +198,8 @@ class Task(Labels):
 
     @abstractmethod
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
-        """What is to be learned of each item: [I] or [I, K] of numbers; any for an example without a label. Of a task
-        that is judged by others than it learns (see `judged`) those that it is judged by, of any kind."""
+        """The target of each item: numbers [I] or [I, K], arbitrary for an example without a label. A task that is
+        evaluated on other targets than it learns (see `judged`) returns those, of any type."""
 
     def encode(
         self, examples: Sequence[Example], tokenizer: TextTokenizer, sequence_length: int, long_text: LongText
@@ -270,8 +269,8 @@ class Task(Labels):
         return self.num_outputs
 
     def judged(self, outputs: np.ndarray, encoded: Encoded) -> np.ndarray:
-        """What is judged and shown, by default the items that are learned: float32 [I, C]. A task may make something
-        else of them, one row a text say. Then all other methods take these, but those of learning.
+        """The outputs that are evaluated and shown: float32 [I, C], by default those of the learned items. A task may
+        convert them, say to one row per text; then all methods but those of learning take the converted ones.
 
         Args:
             outputs: of all items of `encoded`.
@@ -333,8 +332,8 @@ class Task(Labels):
         return {name: [scores[name] for scores in found] for name in self.metrics}
 
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
-        """Scores as numbers of which the lowest are best: the metric, and the loss where that is equal. What is not
-        defined, or no number, is worst."""
+        """Scores as a sort key, lowest best: the metric, then the loss to break ties. Undefined scores and NaN are
+        worst."""
         value = scores[metric]
         if value is not None and metric not in self.lower_is_better:
             value = -value

@@ -52,10 +52,10 @@ class Classification(Task):
 
     Args:
         labels: the names of the classes, once they are known.
-        positive: of two classes the place of the one that is looked for.
-        wish: what the threshold of its probability is to reach.
-        calibrates: whether probabilities get the temperature that fits the validation texts.
-        threshold, temperature: what was found on these; the temperature is told in any case.
+        positive: of two classes, the index of the positive one.
+        wish: the operating point that the threshold on its probability must reach.
+        calibrates: whether probabilities are scaled with the temperature fitted on the validation texts.
+        threshold, temperature: as fitted there; the temperature is reported in any case.
     """
 
     name = "classification"

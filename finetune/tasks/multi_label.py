@@ -51,8 +51,8 @@ class MultiLabel(Task):
 
     Args:
         labels: the names of the labels, once they are known.
-        wish: what the thresholds are to reach; by default the best F1.
-        calibrates: whether probabilities get the temperature that fits the validation texts.
+        wish: the operating point that the thresholds must reach; by default the best F1.
+        calibrates: whether probabilities are scaled with the temperature fitted on the validation texts.
 
     Attributes:
         shares: of each label, how many of the training texts have it, by its name.

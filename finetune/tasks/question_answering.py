@@ -46,12 +46,12 @@ NULL_SCORE, ANSWERS = "null_score", "predicted_answers"
 class QuestionAnswering(Task):
     """A span of the context for each question, or none.
 
-    What is learned are the first and the last token of the first answer in each window; what is judged are the best
-    answers of a text (see `finetune.questions.best_answers`), by targets that are the examples themselves.
+    The model learns the first and the last token of the first answer in each window. The best answers of a text are
+    evaluated (see `finetune.questions.best_answers`), with the examples themselves as targets.
 
     Args:
-        threshold: no answer is given where its score is above that of the best answer by more than this; None where
-            every training question has an answer, and so every other one.
+        threshold: no answer is given where the score of none exceeds that of the best answer by more than this. None:
+            every question gets an answer, because every training question has one.
     """
 
     name = "question-answering"

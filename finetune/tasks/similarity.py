@@ -51,9 +51,9 @@ _SHOWN = {
 class Similarity(Task):
     """A vector for each text, the mean of its tokens, scaled to length 1.
 
-    Training rows are texts alone, pairs with scores, or pairs that belong together, as their columns show; so are the
-    held-out rows, whatever the training rows are. These are judged as pairs: with scores by the correlation of cosines
-    and scores, without by the place at which a text finds the one beside it among the second texts of its split.
+    Training rows are texts alone, pairs with scores, or pairs that belong together; their columns tell which. Held-out
+    rows may be any of these, independently of the training rows. They are evaluated as pairs: with scores, by the
+    correlation of cosines and scores; without, by the rank of a text's partner among the second texts of its split.
 
     Args:
         learned: what the training rows are: TEXTS, SCORES or PAIRS; empty where that is not known.
@@ -243,9 +243,10 @@ class Similarity(Task):
         return of_pairs(outputs[0::2], outputs[1::2], texts, is_ranked=bool(np.isnan(scores).any()))
 
     def scores(self, targets: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        """With scores the correlations of cosines and scores, and as the loss the squared error of the cosine; without
-        the mean of 1 / place, the share at place 1 and at 10 at most, and as the loss the negative log probability of
-        the right text; the cosine of texts at random. What is not of these rows is None.
+        """Rows with scores: the correlations of cosines and scores; the loss is the squared error of the cosine.
+
+        Rows without: mean reciprocal rank, recall at 1 and at 10; the loss is the negative log probability of the right
+        text. Both: the cosine of random texts. Scores of the other kind of rows are None.
         """
         found: dict[str, float | None] = dict.fromkeys(self.metrics)
         others = outputs[:, OTHERS].astype(np.float64)

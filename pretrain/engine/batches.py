@@ -50,10 +50,10 @@ class Maker(Protocol):
     micro_batch_tokens: int
     """Most tokens of a micro-batch."""
     remedy: str = "shorter sequences"
-    """What makes smaller that which a micro-batch cannot divide."""
+    """What a user can do, in messages, where an example that cannot be divided is too large."""
 
     def begin(self, step: int, progress: float) -> None:
-        """Get ready for a step, so far in the budget, in [0, 1]. By default all steps are alike."""
+        """Prepare for a step at this progress, in [0, 1] (see `Schedule.progress`). By default all steps are alike."""
         return None
 
     def lengths(self, examples: Any) -> npt.NDArray[np.int64]:
@@ -86,7 +86,7 @@ class Batches:
         self._global_batches = stream.batches(batch_size, start)
 
     def draw(self, step: int = 0, progress: float = 0.0) -> None:
-        """Go on to the next global batch, for this step, so far in the budget (see `Schedule.progress`)."""
+        """Advance to the next global batch, for this step and progress in [0, 1] (see `Schedule.progress`)."""
         self.maker.begin(step, progress)
         self._drawn, self.position = next(self._global_batches)
         self._mine = self._drawn[share(self.maker.lengths(self._drawn), self.world)]

@@ -55,8 +55,8 @@ class Checkpoints:
         return sorted(self.folder.glob("step-" + "[0-9]" * 8))
 
     def save(self, step: int, model: PretrainedModel, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """Write a checkpoint: it is there whole or not at all. Older ones go, but the last `keep`, and those of the
-        steps that these name in `state["needs"]`.
+        """Write a checkpoint atomically. Then remove older ones, except the last `keep` and those of the steps that
+        these name in `state["needs"]`.
 
         Raises:
             PretrainError: the disk is full; the checkpoints before are intact.
@@ -83,9 +83,9 @@ class Checkpoints:
                 say(f"Warning: {old} could not be removed ({error.strerror}), and takes up space on the disk.")
 
     def newest_intact(self, up_to: int | None = None) -> Path | None:
-        """The newest checkpoint (of a step up to `up_to`) whose files are those that were written, if there is one.
+        """The newest intact checkpoint, of a step up to `up_to` if given; None if there is none.
 
-        Damaged ones newer than it are said and renamed to damaged-step-..., so that they count no more.
+        Newer ones that are damaged are reported and renamed to damaged-step-..., so that they no longer count.
 
         Raises:
             PretrainError: there are checkpoints, but all are damaged, or of another version.

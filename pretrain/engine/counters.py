@@ -15,12 +15,12 @@ _PATIENCE = 2_000
 
 
 class LossScale:
-    """A power of two, halved where a gradient overflows and doubled after 2,000 steps in which none did
-    (Micikevicius et al. 2018, section 3.2). It lives on the device, so that no step waits for it.
+    """The loss scale of fp16: a power of two, halved when a gradient overflows and doubled after 2,000 steps without an
+    overflow (Micikevicius et al. 2018, section 3.2). It lives on the device, so that no step waits for it.
 
     Args:
-        is_on: otherwise it stays 1, which changes no bit of a gradient.
-        value, steps_since_overflow: where a run goes on.
+        is_on: False keeps it at 1, which leaves gradients bit for bit the same.
+        value, steps_since_overflow: of the checkpoint that a run resumes from.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class LossScale:
         return float(self.value), int(self.steps_since_overflow)
 
 
-# Steps before the first is judged; the usual loss is an average over about as many.
+# Steps before a loss can count as a spike; the usual loss is an average over about as many.
 _WINDOW = 50
-# A spike lies this far above the usual loss: in mean absolute deviations; in nats, below which nothing is worth a look;
-# and as a multiple of the highest that losses rose lately, in about _LATELY steps. The last one is for losses that
-# are nearly 0 in most steps and high in a few, as in fine-tuning: those few are usual too.
+# A spike exceeds the usual loss by more than each of three limits: a number of mean absolute deviations; a number of
+# nats; and a multiple of the highest recent rise (in about _LATELY steps). The last is for losses that are nearly 0 in
+# most steps and high in a few, as in fine-tuning: those few are usual too.
 _DEVIATIONS = 8.0
 _NATS = 0.2
 _TIMES_HIGHEST = 2.0

@@ -106,7 +106,7 @@ def steps_behind(device: torch.device) -> int:
 
 
 def optimizers_obey(device: torch.device) -> bool:
-    """Whether torch's fused AdamW reads there whether it is to change anything (`found_inf`); on MPS it does not."""
+    """Whether torch's fused AdamW honours `found_inf` on this device; on MPS it does not."""
     return device.type != "mps"
 
 

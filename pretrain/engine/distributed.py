@@ -68,9 +68,9 @@ class World:
         return values
 
     def from_main(self, function: Callable[[], Any]) -> Any:
-        """What `function` gives in the main process, for all; the others wait for it, however long it takes.
+        """Call `function` in the main process and return its value in all; the others wait, however long it takes.
 
-        The value is made of what JSON knows.
+        The value must be JSON-serialisable.
         """
         if self.size == 1:
             return function()

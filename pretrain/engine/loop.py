@@ -27,12 +27,12 @@ from .threads import Threads
 
 @dataclass
 class Run:
-    """A training with its budget: when a step's rate changes, when it is evaluated, saved and over.
+    """A training run with its budget: the learning rate of each step, and when to evaluate, to save and to stop.
 
     Args:
         settings: resolved ones.
-        judge: numbers of which the best evaluation has the lowest, the first ones first.
-        patience: this many evaluations without a new best end the run; None: none do.
+        judge: turns results into numbers; the best evaluation has the lowest, compared in order.
+        patience: stop after this many evaluations without a new best; None: never.
         reserve: seconds at the end of a time budget that are kept for the last evaluation and checkpoint.
         until: share of the budget at which `train` returns.
         describe: facts for the checkpoint's state that the loop does not know.
@@ -85,7 +85,7 @@ class Run:
         return time.monotonic() - self._clock
 
     def agree(self) -> None:
-        """Take the time of the main process, and a request of any process to stop, for all."""
+        """Agree with the other processes: all use the main process's time, and all stop if any was asked to."""
         mine = [self.seconds() if self.world.is_main else 0.0, float(self.interruption.requested is not None)]
         self._agreed_seconds, requests = self.world.sum(mine)
         self.is_to_stop = requests > 0
@@ -133,15 +133,15 @@ class Run:
         return since[self.checkpoint_every.unit] >= self.checkpoint_every.amount or self._decay_begins()
 
     def save(self, position: Position) -> None:
-        """Write a checkpoint of this moment, unless this step has one. What its steps did has been recorded."""
+        """Write a checkpoint, unless this step has one. The steps so far must have been recorded (see `read`)."""
         c = self.counters
         if self._decay_begins():
             c.before_decay = c.step
         self._last_save = (c.step, self._agreed_seconds)
-        # Tensors of ever new sizes leave ever new gaps between those in use.
+        # Tensors of ever-changing sizes fragment the heap.
         give_back()
-        # The others wait for it, however long the disk takes: waiting for a sum they would give up. A launcher ends all
-        # processes as soon as one has ended, which none may before the checkpoint is written.
+        # The others wait here, however long the disk takes: waiting for a sum, they would time out. And none may end
+        # before the checkpoint is written, because a launcher ends all processes as soon as one has ended.
         self.world.from_main(lambda: self._write(position))
 
     def _write(self, position: Position) -> None:
@@ -210,8 +210,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
 
 
 def timed_step(learner: Learner, batches: Batches, threads: Threads, progress: float) -> Outcome:
-    """A step on the next global batch, so far in the budget; how long it took may change the number of threads of the
-    next one."""
+    """A step on the next global batch at this progress, in [0, 1]; its duration may change the number of threads."""
     began, tokens = time.monotonic(), learner.counters.tokens
     batches.draw(learner.counters.step, progress)
     outcome = step(learner, batches)
@@ -271,7 +270,7 @@ def evaluate_and_save(run: Run, position: Position, evaluate: Callable[[nn.Modul
 def record_evaluation(run: Run, results: dict[str, float]) -> None:
     """Write down held-out results and remember whether they are the best."""
     counters = run.counters
-    # Nothing is less than no number.
+    # NaN compares false with everything; infinity in its place is worst.
     judgement = [math.inf if math.isnan(value) else value for value in run.judge(results)]
     counters.evaluations_since_best += 1
     if counters.best is None or judgement < counters.best:

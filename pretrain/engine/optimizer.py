@@ -73,13 +73,14 @@ class HeadRates:
 
 @dataclass(frozen=True)
 class DepthRates:
-    """Shares of the learning rate by how far a parameter is below the head (Howard and Ruder 2018, sections 3.2, 3.3).
+    """Layer-wise learning rate decay and gradual unfreezing, by depth below the head (Howard and Ruder 2018, sections
+    3.2, 3.3).
 
     Args:
-        num_layers: of the encoder, each counted once that shares its weights with others.
-        decay: the share of each layer, of that of the one above it. The head is above the last layer, the embeddings
-            are below the first.
-        unfrozen: over this share of the budget layers begin to learn one after the other, the head at once.
+        num_layers: layers of the encoder, those that share their weights counted once.
+        decay: a layer's rate, as a share of that of the layer above. The head is above the last layer, the embeddings
+            below the first.
+        unfrozen: share of the budget over which layers are unfrozen one after the other; the head learns at once.
         layer_of: the layer of a parameter by its name (see `PretrainedModel.layer_of`).
     """
 
@@ -104,7 +105,7 @@ class DepthRates:
 class AdamW(torch.optim.AdamW):
     """Torch's, which obeys `found_inf` where it is fused.
 
-    A step that fails for lack of memory has changed nothing: averages, which take it, come before all changes.
+    A step that runs out of memory changes nothing: the averages are allocated before any change.
     """
 
     found_inf: Tensor | None = None
@@ -234,7 +235,7 @@ def clip(parameters: Sequence[Tensor], largest: float, loss_scale: Tensor | floa
     """Scale all gradients together so that their global norm is at most `largest`; returns the norm before.
 
     Args:
-        loss_scale: factor of the gradients, which is taken out of them and of the norm.
+        loss_scale: the factor that the gradients were multiplied by; gradients and norm are divided by it.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = norm_of(gradients) / loss_scale

@@ -34,10 +34,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def fitting(
     compute: Callable[[], Result], maker: Maker, lengths: npt.NDArray[np.int64], device: torch.device
 ) -> Result:
-    """What `compute` makes of micro-batches of `maker`, all over again in halves where the memory is too small.
+    """The result of `compute`, which is called again with micro-batches of half the size while memory is too small.
 
     Args:
-        compute: changes nothing.
+        compute: reads micro-batches of `maker`; must not change anything, as it may be called again.
         lengths: of the sequences that it reads, in tokens.
 
     Raises:

@@ -122,10 +122,10 @@ def step(learner: Learner, batches: Batches) -> Outcome:
 
 
 def arrange_sums(learner: Learner, nothing: PackedBatch) -> None:
-    """Let the processes fix the order in which they will add gradients up.
+    """Fix the order in which the processes add up gradients.
 
-    DistributedDataParallel arranges its buckets again after the first backward pass. Without this one, a run that goes
-    on after an interruption would add up in another order than one that was never stopped.
+    DistributedDataParallel rearranges its buckets after the first backward pass. Without this extra pass, a resumed run
+    would add up in another order than one that was never stopped.
     """
     backward(learner, nothing, 0, learner.counts(nothing), {})
     learner.optimizer.zero_grad()
@@ -154,13 +154,13 @@ def add_counts(learner: Learner, micro_batches: list[PackedBatch], num_tokens: i
 def add_gradients(
     learner: Learner, micro_batches: list[PackedBatch], totals: dict[str, float], nothing: PackedBatch
 ) -> dict[str, Tensor] | None:
-    """The gradients of the whole global batch in every process, and the losses of this process's share of it.
+    """Compute the gradients of the whole global batch in every process.
 
-    Processes add their gradients up during the backward pass of the last micro-batch. One that is larger than any
-    before might run out of memory while the others wait for it: then an empty one comes last.
+    Processes add up their gradients during the backward pass of the last micro-batch. One that is larger than any
+    before might run out of memory while the others wait; then an empty micro-batch comes last instead.
 
     Returns:
-        None where the GPU's memory was too small.
+        This process's share of the mean losses, by name; None where the GPU's memory was too small.
 
     Raises:
         PretrainError: it was too small while the other processes waited.
@@ -203,16 +203,17 @@ def backward(
     with learner.precision():
         sums = learner.loss_sums(moved(batch, learner.device))
     means = {name: value / max(1, totals[name]) for name, value in sums.items()}
-    # The mean over processes, which DistributedDataParallel takes, is to be their sum.
+    # DistributedDataParallel averages over processes; this makes it a sum.
     (torch.stack(list(means.values())).sum() * learner.world.size * learner.loss_scale.value).backward()
     for name, value in means.items():
         losses[name] = losses.get(name, 0.0) + value.detach()
 
 
 def verdict(learner: Learner, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether a step is sick, and whether it only overflowed: bool scalars on the device, the same in all processes.
+    """Whether a step is sick (not finite), and whether it only overflowed: bool scalars on the device, the same in all
+    processes.
 
-    A gradient that is not finite although the loss is has overflowed, as long as the loss scale can be halved.
+    A non-finite gradient with a finite loss counts as an overflow, as long as the loss scale can still be halved.
 
     Args:
         losses: of the global batch.
