@@ -27,6 +27,8 @@ from .text.sentences import split
 from .vocabulary.wordpiece import WordPieceTokenizer
 
 BLOCK_BYTES = 2_000_000
+# Raise it when other ids come out of the same text and tokenizer: what an earlier version left unfinished is not used.
+VERSION = 1
 _SENTENCES_AT_ONCE = 4_096
 
 
@@ -214,7 +216,7 @@ def digester(tokenizer: WordPieceTokenizer, language: str) -> Callable[[TextBloc
     of_tokenizer = tokenizer.digest()
 
     def made_of(block: TextBlock) -> str:
-        state = hashlib.blake2b(f"{of_tokenizer} {block.line_rule} {language}".encode(), digest_size=16)
+        state = hashlib.blake2b(f"{VERSION} {of_tokenizer} {block.line_rule} {language}".encode(), digest_size=16)
         for lines in block.documents:
             # No line holds a line feed, and none is empty.
             state.update(("\n".join(lines) + "\n\n").encode("utf-8", "surrogatepass"))

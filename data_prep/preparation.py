@@ -35,6 +35,7 @@ from .text.rules import CorpusRules
 from .text.sentences import split
 from .text.sources import Exclusion
 from .text_checks import TextChecks
+from .vocabulary.make import VERSION as VOCABULARY_VERSION
 from .vocabulary.make import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
 from .vocabulary.wordpiece import LONGEST_WORD, WordPieceTokenizer
 from .work_folder import WorkFolder
@@ -403,6 +404,7 @@ class Preparation:
         if self.given_tokenizer and not self.prep.extend_vocab:
             return self.given_tokenizer
         made_of = {name: value for name, value in self.identity.items() if name != "static_masks"}
+        made_of["version"] = VOCABULARY_VERSION
         train = partial(self._make_tokenizer, documents)
         return self.work.tokenizer(train, self.examples.longest, made_of)
 

@@ -54,7 +54,7 @@ def test_every_file_of_the_packages_that_is_no_python_is_installed():
     listed = {ROOT.joinpath(*package.split("."), name) for package, names in data for name in names}
     packages = [name.rstrip("*") for name in setuptools["packages"]["find"]["include"]]
     files = {path for name in packages for path in (ROOT / name).rglob("*") if path.is_file()}
-    assert listed == {path for path in files if path.suffix not in (".py", ".pyc")}
+    assert listed == {path for path in files if path.suffix != ".py" and path.parent.name != "__pycache__"}
 
 
 def test_the_first_commands_of_the_readme_are_run_as_printed():

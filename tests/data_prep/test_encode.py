@@ -145,13 +145,15 @@ def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_token
     assert contents(store) == contents(one_worker)
 
 
-@pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language"])
-def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer):
+@pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language", "version"])
+def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer, monkeypatch):
     """Two lines are not one, and two documents of a line are not one of two."""
     given, block = [small_tokenizer, "en"], [["heart rate", "was stable"], ["the heart"]]
     before = digester(*given)(TextBlock("sentence", block))
     if changed == "tokenizer":
         given[0] = WordPieceTokenizer([*small_tokenizer.vocabulary, "stab"], lowercase=True, strip_accents=False)
+    if changed == "version":
+        monkeypatch.setattr("data_prep.encode.VERSION", 0)
     rule = "paragraph" if changed == "rule" else "sentence"
     given[1] = "de" if changed == "language" else "en"
     others = {"text": [["heart rate", "was stale"], ["the heart"]], "line": [["heart rate was stable"], ["the heart"]],
