@@ -118,8 +118,8 @@ def file_digest(path: Path) -> str:
 _SEAL = "blake2b"
 
 
-# Errors of a disk or a network that may be over the next time.
-_PASSING = {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ETIMEDOUT}
+# Errors of a file server or a machine that may be over the next time; EIO is how a disk says that it has lost a part.
+_PASSING = {errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ETIMEDOUT}
 
 
 def _unread(path: Path, error: OSError) -> Exception:

@@ -75,7 +75,7 @@ def test_a_file_that_the_disk_does_not_give_back_is_damaged(tmp_path, unreadable
     (tmp_path / "manifest.json").symlink_to(unreadable)
     with pytest.raises(Damaged) as error:
         read_sealed(tmp_path / "manifest.json")
-    assert str(error.value) == f"{tmp_path / 'manifest.json'} is damaged"
+    assert str(error.value) == f"{tmp_path / 'manifest.json'} cannot be read (Input/output error)"
     with pytest.raises(Damaged) as error:
         check_files(unreadable.parent, {unreadable.name: {"bytes": 0, "blake2b": ""}})
     assert str(error.value) == f"{unreadable} cannot be read (Input/output error)"
