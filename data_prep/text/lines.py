@@ -128,6 +128,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     for chunk in chain(byte_chunks(source, meter, size=_SMALL_CHUNK), [b""]):
         if seen == 0:
             _refuse_binary(source.shown, chunk[:_BINARY_CHECK], encoding)
+            _refuse_unmarked(source.shown, chunk, encoding)
         waiting = len(decoder.getstate()[0])
         try:
             text = translator.decode(chunk, final=not chunk)
@@ -142,11 +143,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
                 f"{remedy}."
             ) from None
         except UnicodeError as error:
-            problem, remedy = f"({error})", _OTHER_ENCODING_REMEDY
-            if codecs.lookup(encoding).name in ("utf-16", "utf-32"):
-                problem = "at byte 0: it has no byte order mark"
-                remedy = f"pass --encoding {encoding}-le or {encoding}-be"
-            raise PrepError(f"{source.shown} is not valid {encoding} {problem}; {remedy}.") from None
+            raise PrepError(f"{source.shown} is not valid {encoding} ({error}); {_OTHER_ENCODING_REMEDY}.") from None
         seen += len(chunk)
         line += text.count("\n")
         if has_halves:
@@ -176,6 +173,14 @@ def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
         f"{name} looks like a binary file (a zero byte at {start.index(0)}): "
         "convert it to text, leave it out, or pass --encoding if it is text in utf-16."
     )
+
+
+def _refuse_unmarked(name: str, start: bytes, encoding: str) -> None:
+    if start and codecs.lookup(encoding).name in ("utf-16", "utf-32") and not marked_encoding(start):
+        raise PrepError(
+            f"{name} is not valid {encoding} at byte 0: it has no byte order mark; "
+            f"pass --encoding {encoding}-le or {encoding}-be."
+        )
 
 
 def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
