@@ -72,16 +72,17 @@ def with_tables(page: str, results: Results) -> str:
 
 
 def measured_on(lines: list[dict]) -> list[str]:
-    """The sentences below a table."""
+    """The sentences below a table; commits, and how many cores were seen, are in the log."""
     if not lines:
         return []
     # A run may have moved from one to another.
-    machines = dict.fromkeys(machine for line in lines for machine in line["machine"].split("; "))
-    commits = dict.fromkeys(line["commit"] for line in lines)
+    machines = dict.fromkeys(
+        re.sub(r" on \d+ cores?", "", machine) for line in lines for machine in line["machine"].split("; ")
+    )
     runs = [line["run"] for line in lines if line["run"] in RUNS]
     models = {model for name in runs for model in models_behind(name)}
     earlier = [*with_earlier_defaults(models, "all of ours"), *with_earlier_defaults({*runs} - models, "all")]
-    return [" ".join([f"{'; '.join(machines)}.", *earlier, f"Commits: {', '.join(commits)}."]), ""]
+    return [" ".join([f"{'; '.join(machines)}.", *earlier]), ""]
 
 
 def with_earlier_defaults(runs: Iterable[str], all_of_them: str) -> Iterator[str]:

@@ -102,8 +102,9 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     options = experiments.EARLIER_DEFAULTS[1]
 
     def below(*names):
-        (said,) = tables.measured_on([{"run": name, "machine": "a machine", "commit": "1234567"} for name in names])[:1]
-        return said.removeprefix("a machine.").removesuffix("Commits: 1234567.").strip()
+        machines = "a machine, 1 thread on 1 core", "a machine, 1 thread on 2 cores; another, 2 threads on 2 cores"
+        said = tables.measured_on([{"run": name, "machine": machine} for name in names for machine in machines])[0]
+        return said.removeprefix("a machine, 1 thread; another, 2 threads.").strip()
 
     assert below("own_1", "own_2") == f"With `{options}`, the defaults at the time: all of ours."
     assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
