@@ -36,6 +36,8 @@ SHORTER = {
     'corpus="builtin"': 'corpus="notes"',
     'train="builtin"': 'train="labels.csv", test="test.csv", budget="2steps", seeds=1',
     'test="test.csv", out': 'test="test.csv", budget="2steps", seeds=1, out',
+    'Client("tcp://scheduler:8786")': "Client(n_workers=1, threads_per_worker=1)",
+    'corpus="/shared/notes", out="/shared/prepared", workers=100': 'corpus="notes", out="shared/prepared", workers=1',
 }
 # Not installed for the tests.
 OTHERS = ("dask", "fastapi", "onnxruntime")

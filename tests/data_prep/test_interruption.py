@@ -341,7 +341,8 @@ shift
 "$@"
 echo "code $?"
 test -e "$disk/out/prepared.json" && echo "looks prepared"
-mount -o remount,size=64m "$disk"
+# With the device named too: options that are read back hold a user whom this name space does not know.
+mount -o remount,size=64m tmpfs "$disk"
 "$@" > /dev/null && cp -r "$disk/out" "$disk.kept"
 """
 
