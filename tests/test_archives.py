@@ -43,7 +43,7 @@ def archives(sources, tmp_path_factory) -> tuple[Path, Path]:
     run(folder / "clone", sys.executable, "-c", BUILD.format("sdist"))
     (sdist,) = (folder / "clone" / "dist").glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extractall(folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     run(unpacked, sys.executable, "-c", BUILD.format("wheel"))
     (wheel,) = (unpacked / "dist").glob("*.whl")
