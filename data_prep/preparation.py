@@ -4,20 +4,19 @@ import errno
 import hashlib
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from .assembly import PARTS, assemble
 from .console import command_line
-from .console.screen import Bar, say
+from .console.screen import say
+from .corpora import Corpora
+from .corpus_numbers import corpus_numbers
 from .durable import Damaged, file_digest, require_folder, write_json, write_text
 from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
@@ -29,23 +28,16 @@ from .records import read_records, read_signatures, record_documents
 from .report import markdown, warnings, warnings_of_size
 from .settings import ExampleSettings, PrepSettings
 from .split import TRAIN, VALIDATION, Split, SplitRules, split_documents
-from .text.bad_rows import numbers_of_rows
-from .text.corpus import LONGEST_DOCUMENT, Corpus, Document
-from .text.rules import CorpusRules
+from .text.corpus import LONGEST_DOCUMENT, Document
 from .text.sentences import split
-from .text.sources import Exclusion
 from .text_checks import TextChecks
 from .vocabulary.make import VERSION as VOCABULARY_VERSION
 from .vocabulary.make import extended_tokenizer, tokenizer_of_sample, trained_tokenizer
 from .vocabulary.wordpiece import LONGEST_WORD, WordPieceTokenizer
 from .work_folder import WorkFolder
 
-# A sample has at least this many: one is held out, and random second sentences come from the others.
-_SAMPLED_DOCUMENTS = 4
 # In the report, decoded.
 _EXAMPLES_SHOWN = 3
-# Settings that the report shows.
-_REPORTED = ("group_column", "group_by", "near_duplicates", "min_documents", "show_text")
 _WORK = ".work"
 # What a prepared corpus is made of, besides its manifest and its log.
 _FOLDERS = (*PARTS, "train_pairs", "validation_pairs", *static.FOLDERS, "tokenizer")
@@ -114,14 +106,10 @@ def prepare(
 
 
 class Preparation:
-    """One preparation: the inputs, the folder, and its steps in order.
+    """One preparation: its corpora, its folder, and its steps in order.
 
     Args:
         sample_bytes: stop reading after this much text (see `sample.prepare_sample`).
-
-    Attributes:
-        share_read, validation_share_read: about which share of the corpus and of the validation corpus a sample has;
-            None where the size of the whole is not known.
     """
 
     def __init__(
@@ -133,83 +121,16 @@ class Preparation:
         sample_bytes: int | None = None,
     ):
         self.prep, self.examples, self.out, self.static_masks = prep, examples, out, static_masks
-        self.sample_bytes: int | None = sample_bytes
-        self.share_read: float | None = 1.0
-        self.validation_share_read: float | None = 1.0
+        self.is_sample = sample_bytes is not None
         self.work = WorkFolder(out / _WORK)
-        exclude = Exclusion(prep.exclude)
-        self.corpus = self._open(prep.corpus, exclude, prep.group_column)
-        self.validation_corpus = None
-        if prep.validation_corpus:
-            # Its documents are not split, and their words not counted: they need no groups.
-            self.validation_corpus = self._open(prep.validation_corpus, exclude, None, self.corpus.rules)
-        self._refuse_pointless()
-        exclude.check([*prep.corpus, *prep.validation_corpus])
+        self.corpora = Corpora(prep, sample_bytes)
         self.given_tokenizer = WordPieceTokenizer.load(prep.tokenizer) if prep.tokenizer else None
         self.checks = TextChecks(self.given_tokenizer.longest_word if self.given_tokenizer else LONGEST_WORD)
         self.started = time.monotonic()
         self.log: list[str] = []
         # Documents of the validation corpus.
         self.num_validation = 0
-        texts = {"text": self.corpus, "validation_text": self.validation_corpus}
-        # By the names that they have in `identity`.
-        self._hub = {name: known for name, corpus in texts.items() if corpus and (known := corpus.known_by())}
         self._unread: dict[str, str] = {}
-
-    @property
-    def _opened(self) -> list[Corpus]:
-        """The validation corpus first, where there is one."""
-        return [corpus for corpus in (self.validation_corpus, self.corpus) if corpus]
-
-    def _refuse_pointless(self) -> None:
-        """Raises PrepError for a setting that acts on neither corpus."""
-        opened = self._opened[::-1]
-        shown = [", ".join(name for name, _ in corpus.files[:3]) for corpus in opened]
-        names = ", ".join(shown)
-        with_rows, with_texts = (any(getattr(each, name) for each in opened) for name in ("has_rows", "has_texts"))
-        columns = (
-            ("--text-column", self.prep.text_column, with_rows, names),
-            ("--group-column", self.prep.group_column, self.corpus.has_rows, shown[0]),
-        )
-        for option, column, has_columns, files in columns:
-            if column and not has_columns:
-                raise PrepError(
-                    f"{option} {column} has nothing to act on: {files} has no columns; leave it out, or give .jsonl, "
-                    ".csv, .tsv or .parquet files."
-                )
-        if self.prep.document != "auto" and not with_texts:
-            raise PrepError(f"--document {self.prep.document} is for .txt files and {names} is none; leave it out.")
-        if self.prep.group_by == "file" and not self.corpus.has_files:
-            raise PrepError(f"--group-by file has nothing to act on: {names} is no file; leave it out.")
-        if self.prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
-            raise PrepError(
-                f"--encoding {self.prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
-                "itself; leave it out."
-            )
-        if self.prep.skip_bad_rows and not with_rows:
-            raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
-
-    def _open(
-        self,
-        paths: tuple[str, ...],
-        exclude: Exclusion,
-        group_column: str | None,
-        training: Sequence[CorpusRules] = (),
-    ) -> Corpus:
-        prep = self.prep
-        return Corpus(
-            paths,
-            exclude=exclude,
-            encoding=prep.encoding,
-            text_column=prep.text_column,
-            group_column=group_column,
-            document=prep.document,
-            line=prep.line,
-            language=prep.language,
-            show_text=prep.show_text == "yes",
-            skip_bad_rows=prep.skip_bad_rows,
-            training=training,
-        )
 
     @cached_property
     def identity(self) -> dict:
@@ -225,12 +146,9 @@ class Preparation:
             for name in ("vocab_size", "lowercase", "strip_accents"):
                 del settings[name]
             settings["tokenizer"] = self.given_tokenizer.digest()
-        if self.sample_bytes:
+        if self.is_sample:
             return settings
-        for name, corpus in {"text": self.corpus, "validation_text": self.validation_corpus}.items():
-            if corpus:
-                settings[name] = self._unread.get(name) or corpus.digest()
-        return settings | {"static_masks": self.static_masks}
+        return settings | self.corpora.digests(self._unread) | {"static_masks": self.static_masks}
 
     def is_done(self) -> bool:
         """Whether `out` holds exactly this; an `out` that holds something else is refused."""
@@ -238,7 +156,9 @@ class Preparation:
             manifest = read_manifest(self.out)
             before, earlier = manifest["identity"], manifest.get("hub", {})
             # Data sets of the Hub that are known are not read again.
-            self._unread = {name: before[name] for name, known in self._hub.items() if earlier.get(name) == known}
+            self._unread = {
+                name: before[name] for name, known in self.corpora.known.items() if earlier.get(name) == known
+            }
             now = self.identity
             texts = ("text", "validation_text", "tokenizer")
             found = [f"the {name.replace('_', ' ')} is another" for name in texts if before.get(name) != now.get(name)]
@@ -257,19 +177,16 @@ class Preparation:
 
     def run(self, executor: Executor | None) -> Split:
         """All steps; returns the fate of the documents."""
-        # A try reads only the beginning.
-        for corpus in filter(None, () if self.sample_bytes else (self.corpus, self.validation_corpus)):
-            for sentence in corpus.fetch(self.work.hub):
-                self.note(sentence)
+        for sentence in self.corpora.fetch(self.work.hub):
+            self.note(sentence)
         self._enter_work_folder()
-        self.note("\n".join(self.corpus.introduction()))
-        if self.validation_corpus:
-            self.note("\n".join(["The validation corpus:", *self.validation_corpus.introduction()]))
+        for sentence in self.corpora.introduction():
+            self.note(sentence)
         self._show_first_document()
         documents = self._split()
         tokenizer = self._tokenizer(documents)
         self._encode(documents, tokenizer, executor)
-        sources = {"train": ", ".join(self.prep.corpus), "validation": self._held_out_from()}
+        sources = {"train": self.corpora.corpus_names, "validation": self.corpora.held_out_names}
         num_shown = _EXAMPLES_SHOWN if self.prep.show_text == "yes" else 0
         numbers = assemble(self.out, self.work.blocks, tokenizer, self.examples, self.static_masks, num_shown, sources)
         self._finish(tokenizer, {"corpus": self._corpus_numbers(documents)} | numbers, documents)
@@ -300,9 +217,9 @@ class Preparation:
         self.work.begin(self.identity)
 
     def _show_first_document(self) -> None:
-        document = next(iter(self.corpus.documents()), None)
+        document = next(iter(self.corpora.corpus.documents()), None)
         if document is None:
-            raise PrepError(f"there is no text in {', '.join(self.prep.corpus)}: give files with text in them")
+            raise PrepError(f"there is no text in {self.corpora.corpus_names}: give files with text in them")
         first = f"The first document ({document.source}, {len(document.lines):,} lines)"
         if self.prep.show_text == "no":
             self.note(f"{first} is not shown.")
@@ -311,41 +228,18 @@ class Preparation:
         shown = text if len(text) <= 160 else f"{text[:80]} ... {text[-80:]}"
         self.note(f"{first}: {shown}")
 
-    def _documents(self, what: str) -> Iterator[Document]:
-        """All documents, the validation corpus first, with a progress bar; for a try the beginning of each corpus."""
-        for corpus in self._opened:
-            yield from self._beginning(corpus, what)
-
-    def _beginning(self, corpus: Corpus, what: str) -> Iterator[Document]:
-        """All documents; for a try the first few, long ones cut, so that there are pairs of two documents."""
-        if not self.sample_bytes:
-            yield from tracked(corpus, what)
-            return
-        read, kept, share = 0, 0, 1.0
-        for count, document in enumerate(tracked(corpus, what), 1):
-            before = accumulate(map(len, document.lines), initial=0)
-            lines = [line for line, size in zip(document.lines, before, strict=False) if size < self.sample_bytes]
-            yield replace(document, lines=lines)
-            read, kept = read + sum(map(len, document.lines)), kept + sum(map(len, lines))
-            if kept >= self.sample_bytes and count >= _SAMPLED_DOCUMENTS:
-                share = corpus.bytes_read / corpus.total_bytes if corpus.total_bytes else None
-                break
-        share = share and min(1.0, share * kept / max(1, read))
-        if corpus is self.corpus:
-            self.share_read = share
-        else:
-            self.validation_share_read = share
-
     def _split(self) -> Split:
-        rules = SplitRules(self.prep.near_duplicates, self.prep.group_by, is_sample=self.sample_bytes is not None)
+        corpora = self.corpora
+        rules = SplitRules(self.prep.near_duplicates, self.prep.group_by, is_sample=self.is_sample)
         path = self.work.documents
         signatures = None if rules.near_duplicates == "keep" else self.work.signatures
-        if self.validation_corpus:
-            self.num_validation = record_documents(self._beginning(self.validation_corpus, "reading"), path)
+        if corpora.validation_corpus:
+            self.num_validation = record_documents(corpora.documents_of(corpora.validation_corpus, "reading"), path)
             if not self.num_validation:
-                names = self._held_out_from()
-                raise PrepError(f"there is no text in {names} to evaluate on: give files with text in them")
-        count = record_documents(self._documents("reading"), path, self.checks, signatures)
+                raise PrepError(
+                    f"there is no text in {corpora.held_out_names} to evaluate on: give files with text in them"
+                )
+        count = record_documents(corpora.documents("reading"), path, self.checks, signatures)
         signed = read_signatures(signatures) if signatures else None
         documents = split_documents(read_records(path), self.examples.longest, self.num_validation, rules, signed)
         if signatures:
@@ -354,14 +248,14 @@ class Preparation:
             signatures.unlink()
         if count > self.num_validation > 0 and not (documents.role == TRAIN).any():
             raise PrepError(
-                f"every document of {', '.join(self.prep.corpus)} is also in {self._held_out_from()}, or a near "
+                f"every document of {corpora.corpus_names} is also in {corpora.held_out_names}, or a near "
                 "duplicate of one there, so nothing is left to learn from: give another --validation-corpus, or none"
             )
         self.note(
             f"Read {count:,} documents, {documents.bytes / 1e6:,.2f} MB of text; {documents.num_duplicates:,} exact "
             f"duplicates dropped; {documents.held_out_bytes / 1e6:,.2f} MB held out for evaluation."
         )
-        if cuts := sum(corpus.cuts for corpus in self._opened):
+        if cuts := sum(corpus.cuts for corpus in corpora.opened):
             self.note(
                 f"A document went on for {LONGEST_DOCUMENT / 1e6:.0f} million characters in {cuts:,} places, and was "
                 "cut there. If it should be several documents, see --document."
@@ -370,12 +264,9 @@ class Preparation:
             self.note(sentence)
         return documents
 
-    def _held_out_from(self) -> str:
-        return ", ".join(self.prep.validation_corpus or self.prep.corpus)
-
     def _kept(self, documents: Split, what: str) -> Iterator[tuple[int, str, Document]]:
         """Every document that is used: its index, its part, itself. A document that is cut comes twice."""
-        for index, document in enumerate(self._documents(what)):
+        for index, document in enumerate(self.corpora.documents(what)):
             if index == documents.cut_document:
                 head, tail = self._cut(document, documents.cut_share)
                 yield index, "train", head
@@ -383,18 +274,15 @@ class Preparation:
             elif documents.role[index] in (TRAIN, VALIDATION):
                 yield index, PARTS[int(documents.role[index] == VALIDATION)], document
 
-    @property
-    def _read_so_far(self) -> str:
-        return " but copies in the beginning, which is what a dry run reads" if self.sample_bytes else ""
-
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
         """A document's first sentences, to learn from, and its last, to evaluate on."""
         sentences = split(document.lines, self.prep.language, document.line)
         held_out = max(1, round(share * len(sentences)))
         if held_out >= len(sentences):
             length = sum(map(len, document.lines))
+            but = " but copies in the beginning, which is what a dry run reads" if self.is_sample else ""
             raise PrepError(
-                f"{document.source} is all there is{self._read_so_far}, and one sentence of {length:,} characters, of "
+                f"{document.source} is all there is{but}, and one sentence of {length:,} characters, of "
                 "which nothing can be held out: put its sentences on lines of their own, or a blank line between its "
                 "documents"
             )
@@ -415,8 +303,8 @@ class Preparation:
                     yield document
 
         given, prep = self.given_tokenizer, self.prep
-        if self.sample_bytes and self.share_read != 1.0:
-            made = tokenizer_of_sample(prep, given, taught_by, self.share_read or 1.0)
+        if self.is_sample and self.corpora.share_read != 1.0:
+            made = tokenizer_of_sample(prep, given, taught_by, self.corpora.share_read or 1.0)
         elif given:
             made = extended_tokenizer(prep, given, taught_by)
         else:
@@ -449,43 +337,13 @@ class Preparation:
             self.note(f"{found} blocks were encoded before the interruption.")
 
     def _corpus_numbers(self, documents: Split) -> dict:
-        return {
-            "documents": len(documents.role),
-            "duplicates": documents.num_duplicates,
-            "near_duplicates": documents.num_near_duplicates,
-            "near_duplicates_dropped": documents.num_near_duplicates_dropped,
-            "empty_documents": sum(corpus.empty_documents for corpus in self._opened),
-            "documents_without_group": self._documents_without_group(),
-            "cuts": sum(corpus.cuts for corpus in self._opened),
-            **numbers_of_rows([corpus.bad_rows for corpus in self._opened]),
-            "bytes": documents.bytes,
-            "rules": self.corpus.rule_sentences(),
-            "ignored_files": sum(len(corpus.ignored) for corpus in self._opened),
-            "encodings": dict(sum((Counter(corpus.encodings()) for corpus in self._opened), Counter())),
-            "groups": self._groups(documents) if self.prep.group_column or documents.arrangement.files else {},
-            "checks": self.checks.numbers(),
-            "settings": {name: getattr(self.prep, name) for name in _REPORTED},
-        }
-
-    def _documents_without_group(self) -> int:
-        """Of the corpus that is learned from."""
-        grouped = read_records(self.work.documents)["grouped"]
-        return int(np.count_nonzero(grouped[self.num_validation :] == 0))
-
-    def _groups(self, documents: Split) -> dict[str, int]:
-        """How many groups have documents in each part; one without a group is one of its own. A validation corpus has
-        none."""
         records = read_records(self.work.documents)
-        group = records["order"]
-        if documents.arrangement.files:
-            group = np.where(records["file"] > 0, records["file"], group)
-        roles = {"train": TRAIN} if self.validation_corpus else {"train": TRAIN, "validation": VALIDATION}
-        return {part: len(np.unique(group[documents.role == role])) for part, role in roles.items()}
+        return corpus_numbers(self.corpora, documents, records, self.num_validation, self.checks)
 
     def _finish(self, tokenizer: WordPieceTokenizer, facts: dict, documents: Split) -> None:
         is_vocabulary_given = self.given_tokenizer is not None
         facts["warnings"] = warnings(facts, is_vocabulary_given)
-        if not self.sample_bytes:
+        if not self.is_sample:
             facts["warnings"] += [*documents.warnings(), *warnings_of_size(facts, is_vocabulary_given)]
         # An interrupted run may have left a half-written file in it, under a name of its own.
         shutil.rmtree(self.out / "tokenizer", ignore_errors=True)
@@ -498,7 +356,7 @@ class Preparation:
         self.note(
             f"Prepared {train['tokens']:,} tokens in {train['documents']:,} documents, {facts['pairs']['examples']:,} "
             f"examples of up to {self.examples.longest} tokens ({facts['pairs']['fill']:.0%} full)"
-            + ("." if self.sample_bytes else f"; see {self.out / 'prep_report.md'}.")
+            + ("." if self.is_sample else f"; see {self.out / 'prep_report.md'}.")
         )
         write_text(self.out / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n" + "\n".join(self.log) + "\n")
         files = [path for name in _FOLDERS for path in (self.out / name).rglob("*")]
@@ -512,19 +370,10 @@ class Preparation:
         return {
             "digest": digest,
             "identity": self.identity,
-            **({"hub": self._hub} if self._hub else {}),
+            **({"hub": self.corpora.known} if self.corpora.known else {}),
             "tokenizer": tokenizer.digest(),
             "pairs": PAIRS_VERSION,
             "next_sentence": facts["pairs"]["next"] > 0,
             "train": facts["train"],
             "validation": facts["validation"],
         }
-
-
-def tracked(corpus: Corpus, what: str) -> Iterator[Document]:
-    """The documents of a corpus, with a bar of the bytes read where there is a terminal."""
-    total = corpus.total_bytes or None
-    with Bar(total=total, desc=what, unit="B", unit_scale=True, miniters=1, disable=None, leave=False) as bar:
-        for document in corpus.documents():
-            yield document
-            bar.update(corpus.bytes_read - bar.n)

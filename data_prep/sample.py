@@ -70,8 +70,8 @@ def prepare_sample(
 
 
 def _whole(job: Preparation, documents: Split) -> Whole:
-    share, of_validation = job.share_read, job.validation_share_read
-    if job.validation_corpus:
+    share, of_validation = job.corpora.share_read, job.corpora.validation_share_read
+    if job.corpora.validation_corpus:
         return Whole(1 / (share or 1.0), 1 / (of_validation or 1.0), None not in (share, of_validation))
     if share in (1.0, None):
         return Whole(is_known=share is not None)
