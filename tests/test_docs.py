@@ -14,6 +14,7 @@ from pretrain.run import main as pretrain
 from pretrain.settings import PretrainSettings
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
@@ -53,7 +54,7 @@ def test_every_file_of_the_packages_that_is_no_python_is_installed():
     data = setuptools["package-data"].items()
     listed = {ROOT.joinpath(*package.split("."), name) for package, names in data for name in names}
     packages = [name.rstrip("*") for name in setuptools["packages"]["find"]["include"]]
-    files = {path for name in packages for path in (ROOT / name).rglob("*") if path.is_file()}
+    files = {path for name in packages for path in (ROOT / name).rglob("[!.]*") if path.is_file()}
     assert listed == {path for path in files if path.suffix != ".py" and path.parent.name != "__pycache__"}
 
 
@@ -61,8 +62,7 @@ def test_the_first_commands_of_the_readme_are_run_as_printed():
     """By .ci/run, but for --budget and time limits; after the installation and the tests, which are its first two."""
     page = (ROOT / "README.md").read_text().split("## Try it")[1].split("\n## ")[0]
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
-    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
-    commands = [part.strip() for line in lines for part in line.split("&&")]
+    commands = [part.strip() for block in blocks for line in block.splitlines() for part in line.split("&&")]
     ci = [line.split(" --budget ")[0] for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     ci = [re.sub(r"^timeout (--\S+ )*\d+ ", "", line) for line in ci]
     assert "python -m pretrain.run" in commands and "python -m finetune.run" in commands
@@ -70,6 +70,13 @@ def test_the_first_commands_of_the_readme_are_run_as_printed():
         if not command.startswith(("pip ", "python3 -m venv", ". .venv")):
             assert command in ci, command
     assert any("pip install" in line and "-e '.[test]'" in line for line in ci)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_remark_stands_behind_a_printed_command(page):
+    """Pasted into zsh, the shell of macOS, it would be arguments."""
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        assert not re.search(r"(?m)\S[ \t]+#", block), block
 
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_asked_for():
@@ -89,9 +96,6 @@ def test_the_map_of_the_files_is_that_of_their_docstrings():
         "python tests/house.py --map prints the map as it should stand there"
     )
     assert all(map(house.phrase, house.MODULES))
-
-
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def anchors(page):
