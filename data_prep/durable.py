@@ -5,15 +5,19 @@ short, or has a single bit flipped, is found and named, the manifest included.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import ReadingFailed, UserError
+
+SHOWN_BY_FINDER = ".DS_Store"
+"""What macOS writes into a folder that somebody has looked into; such a folder may be empty all the same."""
 
 
 @contextmanager
@@ -57,7 +61,7 @@ def remove_folder(folder: Path) -> None:
 
 def _put_back(old: Path, path: Path) -> None:
     """Remove what was put aside; give it its name again if nothing else has got it."""
-    if old.exists() and not path.exists():
+    if exists(old) and not exists(path):
         os.replace(old, path)
     _remove(old)
 
@@ -73,19 +77,28 @@ def flush_to_disk(path: Path) -> None:
     """Return once a file's bytes, or the names in a folder, would survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        flush_descriptor(descriptor)
     finally:
         os.close(descriptor)
 
 
+def flush_descriptor(descriptor: int) -> None:
+    """As `flush_to_disk`, of a file that is open."""
+    os.fsync(descriptor)
+    # On macOS, that leaves bytes in the memory of the drive; some file servers know no more than it.
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+
 def require_folder(out: Path, error: type[UserError]) -> None:
     """Raises `error` where `out` can be no folder of results: a file, or a name that the libraries cannot open."""
-    if out.exists() and not out.is_dir():
-        raise error(f"{out} is a file: give the name of a folder as --out")
     try:
         str(out).encode()
     except UnicodeEncodeError:
         raise error(f"the name of the folder {out} is not UTF-8 text: give another --out") from None
+    if out.exists() and not out.is_dir():
+        raise error(f"{out} is a file: give the name of a folder as --out")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -169,6 +182,19 @@ def _sealed_text(content: dict) -> str:
     return json.dumps(content | {_SEAL: digest}, indent=2, ensure_ascii=False) + "\n"
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder of this name.
+
+    Raises:
+        OSError: that cannot be told, as of a file server that is away; `Path.exists` says no then from Python 3.14 on.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def file_facts(folder: Path, names: Iterable[str]) -> dict[str, dict]:
     """Size and digest of files, by their path relative to the folder."""
     facts = {}
@@ -192,9 +218,12 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise Damaged(f"{path} lies outside of its folder")
-        if not path.is_file():
-            raise Damaged(f"{path} is missing")
-        size = path.stat().st_size
+        try:
+            size = path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise Damaged(f"{path} is missing") from None
+        except OSError as error:
+            raise _unread(path, error) from error
         if size != fact["bytes"]:
             raise Damaged(f"{path} is damaged: {size:,} bytes instead of {fact['bytes']:,}")
         try:

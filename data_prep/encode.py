@@ -20,7 +20,7 @@ from types import ModuleType
 
 import numpy as np
 
-from .durable import Damaged, check_files, file_facts, read_sealed, write_sealed
+from .durable import Damaged, check_files, exists, file_facts, read_sealed, write_sealed
 from .errors import UserError
 from .text.corpus import Document
 from .text.sentences import split
@@ -152,7 +152,7 @@ class BlockStore:
     def blocks(self, part: str) -> Iterator[Block]:
         """The blocks of a part, in order. Raises Damaged for one that is not as it was written."""
         number = 0
-        while (path := self.path(part, number)).exists():
+        while exists(path := self.path(part, number)):
             yield Block.load(path)
             number += 1
 

@@ -17,7 +17,7 @@ from .console import command_line
 from .console.screen import say
 from .corpora import Corpora
 from .corpus_numbers import corpus_numbers
-from .durable import Damaged, file_digest, require_folder, write_json, write_text
+from .durable import SHOWN_BY_FINDER, Damaged, file_digest, require_folder, write_json, write_text
 from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
@@ -70,6 +70,7 @@ def prepare(
         PrepError: the input cannot be used, or `out` holds something else.
     """
     out = Path(out)
+    require_folder(out, PrepError)
     created = not out.exists()
     job = Preparation(prep, examples, out, static_masks)
     if job.is_done():
@@ -170,8 +171,8 @@ class Preparation:
                     "or remove that folder"
                 )
             return True
-        require_folder(self.out, PrepError)
-        if self.out.exists() and not self.work.exists() and any(entry.name != ".lock" for entry in self.out.iterdir()):
+        own = (".lock", SHOWN_BY_FINDER)
+        if self.out.exists() and not self.work.exists() and any(entry.name not in own for entry in self.out.iterdir()):
             raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
         return False
 

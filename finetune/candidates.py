@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.console.screen import say
-from data_prep.durable import read_object, write_json
+from data_prep.durable import exists, read_object, write_json
 from pretrain.engine.distributed import World
 from pretrain.engine.process import Interruption
 
@@ -132,6 +132,6 @@ class Search:
     def _keep(self, name: str) -> None:
         """Give the training of the best one the name of its seed, and remove the others."""
         training, seed = self._folder(name), self.out / seed_name(self.settings.seed)
-        if training.exists() and not seed.exists():
+        if exists(training) and not exists(seed):
             os.replace(training, seed)
         shutil.rmtree(self.out / self.name, ignore_errors=True)

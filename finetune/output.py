@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from data_prep.durable import flush_to_disk, read_object, replaced, write_text
+from data_prep.durable import flush_descriptor, flush_to_disk, read_object, replaced, write_text
 from data_prep.errors import ReadingFailed, UserError
 from data_prep.text.sources import Source
 from pretrain.engine.settings import PretrainError
@@ -137,7 +137,7 @@ class Output:
         self.file.flush()
         self.written = written
         if self.path is not None and self.asked is not None:
-            os.fsync(self.file.fileno())
+            flush_descriptor(self.file.fileno())
             written.bytes = self._part.stat().st_size
             self._write_state()
 

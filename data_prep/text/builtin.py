@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -102,7 +103,10 @@ def _package(label: str, prefix: str, root: Path) -> Iterator[tuple[str, str, tu
         if source.count(b'"""') * BYTES_A_QUOTE <= len(source):
             continue
         try:
-            tree = ast.parse(source)
+            with warnings.catch_warnings():
+                # Of escapes and the like, of which Python warns on the screen from 3.12 on.
+                warnings.simplefilter("ignore")
+                tree = ast.parse(source)
         except (SyntaxError, ValueError):
             # A template or a file for another version of Python.
             continue

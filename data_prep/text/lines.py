@@ -138,10 +138,9 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
             remedy = _ENCODING_REMEDY if codecs.lookup(encoding).name == "utf-8" else _OTHER_ENCODING_REMEDY
             if asked == AUTO:
                 remedy = "it is of several encodings, or damaged; mend it, or leave it out with --exclude"
-            raise PrepError(
-                f"{source.shown}:{line} is not valid {encoding} at byte {place} (0x{error.object[error.start]:02x}): "
-                f"{remedy}."
-            ) from None
+            # Punycode may name a place behind the end.
+            byte = f" (0x{error.object[error.start]:02x})" if error.start < len(error.object) else ""
+            raise PrepError(f"{source.shown}:{line} is not valid {encoding} at byte {place}{byte}: {remedy}.") from None
         except UnicodeError as error:
             raise PrepError(f"{source.shown} is not valid {encoding} ({error}); {_OTHER_ENCODING_REMEDY}.") from None
         seen += len(chunk)

@@ -1,6 +1,7 @@
 """What a path stands for: files, folders, globs, Hub data sets, and their names for people."""
 
 import difflib
+import errno
 import glob
 import os
 import re
@@ -255,11 +256,21 @@ def _folder(path: str, ignored: list[str], exclude: Exclusion) -> list[tuple[str
         folders[:] = [name for name in folders if name not in ours]
         links = [name for name in folders if _is_link(folder, name)]
         for name in [*files, *links]:
+            if name.startswith("."):
+                continue
             file = Path(folder, name)
-            if file.is_file() and not name.startswith("."):
-                found.append((file.relative_to(path).as_posix(), str(file)))
-            elif not name.startswith("."):
-                ignored.append(file.relative_to(path).as_posix())
+            try:
+                is_file = stat.S_ISREG(file.stat().st_mode)
+            except OSError as error:
+                # A link that leads nowhere, or round in a circle, is no file.
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    refuse(OSError(error.errno, error.strerror, folder))
+                is_file = False
+            shown = file.relative_to(path).as_posix()
+            if is_file:
+                found.append((shown, str(file)))
+            else:
+                ignored.append(shown)
     return sorted(found)
 
 

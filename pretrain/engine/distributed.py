@@ -153,6 +153,10 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
     import torch.distributed.nn.functional
 
     backend = "gloo"
+    if device == "mps":
+        raise PretrainError(
+            "several processes compute on CPUs or on CUDA GPUs: give --device cpu, or start one process"
+        )
     if device == "cuda":
         number, there = int(os.environ.get("LOCAL_RANK", world.rank)), torch.cuda.device_count()
         if number >= there:

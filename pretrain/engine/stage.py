@@ -11,7 +11,7 @@ import yaml
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.durable import require_folder, write_text
+from data_prep.durable import SHOWN_BY_FINDER, require_folder, write_text
 
 from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
 from .distributed import World, joined
@@ -86,7 +86,7 @@ def as_before(
     require_folder(out, PretrainError)
     if not path.exists():
         # A run that was killed before it began may have left these, and a file that it was writing.
-        own = ("prepared", ".lock", f".{SETTINGS_FILE}.tmp", f"{SETTINGS_FILE}.tmp")
+        own = ("prepared", ".lock", SHOWN_BY_FINDER, f".{SETTINGS_FILE}.tmp", f"{SETTINGS_FILE}.tmp")
         if out.exists() and any(entry.name not in own for entry in out.iterdir()):
             raise PretrainError(f"{out} is not empty and holds no run of this tool: give another --out")
         return None

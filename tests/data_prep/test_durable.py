@@ -1,6 +1,7 @@
 """Files and folders are replaced whole or not at all, whenever the process ends; JSON is read if it has its keys."""
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.durable import file_digest, read_object, remove_folder, replaced, write_json
+from data_prep.durable import exists, file_digest, flush_to_disk, read_object, remove_folder, replaced, write_json
 
 
 def put_file(path, content):
@@ -67,6 +68,28 @@ def test_all_is_on_the_disk_before_it_gets_its_name(put, tmp_path, monkeypatch):
     assert [written <= before for before in renamed] == [True]
     # And so is the name.
     assert str(tmp_path) in flushed
+
+
+def test_what_cannot_be_told_is_not_taken_for_absent(tmp_path):
+    (tmp_path / "file").write_text("content")
+    assert exists(tmp_path) and exists(tmp_path / "file")
+    assert not exists(tmp_path / "other") and not exists(tmp_path / "file" / "below")
+    with pytest.raises(OSError):
+        exists(tmp_path / ("x" * 300))
+
+
+def test_where_the_system_can_the_drive_is_asked_too(tmp_path, monkeypatch):
+    """As on macOS; a file server that cannot is no failure."""
+    asked = []
+
+    def ask(descriptor: int, what: int) -> None:
+        asked.append(what)
+        raise OSError(errno.ENOTSUP, "not there")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", ask)
+    flush_to_disk(tmp_path)
+    assert asked == [51]
 
 
 def test_a_process_killed_at_any_call_of_the_system_leaves_the_old_or_the_new(put, tmp_path):

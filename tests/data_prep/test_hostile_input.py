@@ -96,13 +96,28 @@ def links(folder: Path) -> None:
 def odd_names(folder: Path) -> None:
     for number, name in enumerate(["with space.txt", "größe.txt", "two\nlines.txt", "\u202etxt.exe.txt"]):
         text(articles(3 + number), name)(folder)
-    with open(os.fsencode(folder) + b"/latin-\xe9.txt", "wb") as file:
+
+
+def name_that_is_no_text(folder: Path) -> None:
+    text(articles())(folder)
+    try:
+        file = open(os.fsencode(folder) + b"/latin-\xe9.txt", "wb")
+    except OSError:
+        pytest.skip("the file system has names of text alone")
+    with file:
         file.write(article(50).encode())
 
 
 def no_folder(folder: Path) -> None:
     text(articles())(folder)
     (folder / "closed").mkdir(mode=0)
+
+
+def folder_to_list_alone(folder: Path) -> None:
+    text(articles())(folder)
+    (folder / "closed").mkdir()
+    text(articles())(folder / "closed")
+    (folder / "closed").chmod(0o444)
 
 
 def wrapped(number: int) -> str:
@@ -327,8 +342,12 @@ CASES = {
     ),
     "jsonl nested without end": Case(rows('{"text": ' + "[" * 200_000), refused=("rows.jsonl:13 is not valid JSON",)),
     "links round in a circle": Case(links, numbers={"ignored_files": 3, "documents": 12}, said=("Left out", "round")),
-    "names with spaces and worse": Case(odd_names, numbers={"documents": 19}),
+    "names with spaces and worse": Case(odd_names, numbers={"documents": 18}),
+    "a name that is no text": Case(name_that_is_no_text, numbers={"documents": 13}),
     "a folder without permission": Case(no_folder, refused=("the folder", "closed cannot be read (Permission denied)")),
+    "a folder without the permission to enter it": Case(
+        folder_to_list_alone, refused=("the folder", "closed cannot be read (Permission denied)")
+    ),
     "pictures among the text": Case(
         files(a__txt=articles(), b__png=b"\x89PNG", c__docx=b"PK"),
         numbers={"ignored_files": 2},
@@ -400,12 +419,14 @@ def prepared(folder: Path, out: Path, settings: dict) -> PreparedCorpus:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_counted_or_refused(name, tmp_path, capsys):
+def test_bad_input_is_counted_or_refused(name, tmp_path, capsys, request):
     case = CASES[name]
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     case.make(folder)
-    if name == "a folder without permission" and os.geteuid() == 0:
+    # So that it can be removed.
+    request.addfinalizer(lambda: [path.chmod(0o700) for path in folder.glob("closed")])
+    if case.make in (no_folder, folder_to_list_alone) and os.geteuid() == 0:
         pytest.skip("root may read everything")
     if case.refused:
         with pytest.raises(PrepError) as error:

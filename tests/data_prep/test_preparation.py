@@ -54,6 +54,18 @@ def prepared(corpus, tmp_path_factory):
     return prepare(settings(corpus), EXAMPLES, tmp_path_factory.mktemp("out") / "prepared")
 
 
+@pytest.mark.parametrize(("name", "is_ours"), [(".DS_Store", True), ("letter.docx", False)])
+def test_only_an_empty_folder_is_prepared_into(name, is_ours, corpus, tmp_path):
+    """What Finder leaves in a folder is no content."""
+    (tmp_path / name).touch()
+    if is_ours:
+        assert prepare(settings(corpus), EXAMPLES, tmp_path).folder == tmp_path
+    else:
+        with pytest.raises(PrepError, match="is not empty and not a prepared corpus"):
+            prepare(settings(corpus), EXAMPLES, tmp_path)
+    assert (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_number_of_workers_changes_no_byte(prepared, corpus, tmp_path, workers, monkeypatch):
     # Blocks small enough that every worker has several.

@@ -14,11 +14,13 @@ from data_prep.text.corpus import Corpus
 from pretrain.engine.checkpoint import read_state
 from pretrain.engine.folder import claimed
 from pretrain.engine.settings import PretrainError
+from pretrain.engine.stage import as_before
 from pretrain.fill_mask import MaskFiller
 from pretrain.objective import PretrainingObjective
 from pretrain.objectives import bert_objective
 from pretrain.report import draw_curves
 from pretrain.run import main
+from pretrain.settings import PretrainSettings
 
 VOLATILE = ("seconds", "tokens_per_second")
 
@@ -248,6 +250,15 @@ def test_a_picture_that_cannot_be_drawn_ends_no_run(prepared, tmp_path, monkeypa
     assert main(arguments(prepared, out, "4steps")) == 0
     assert f"{out / 'curves.png'} could not be drawn (no font)." in capsys.readouterr().out
     assert (out / "results.json").exists() and (out / "final").exists()
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    """What Finder leaves there is nothing."""
+    (tmp_path / ".DS_Store").touch()
+    assert as_before(PretrainSettings(), tmp_path, set()) is None
+    (tmp_path / "letter.docx").touch()
+    with pytest.raises(PretrainError, match="is not empty and holds no run of this tool"):
+        as_before(PretrainSettings(), tmp_path, set())
 
 
 def test_who_finds_a_folder_held_leaves_it_to_the_holder(tmp_path, monkeypatch):

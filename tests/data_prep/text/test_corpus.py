@@ -221,8 +221,9 @@ def test_encodings_that_do_not_fit(tmp_path, refused):
             Corpus([str(tmp_path / "wide.txt")], encoding=name)
         for proposed in re.split(r" or ", re.search(r"pass --encoding (.*)\.$", str(refusal.value))[1]):
             "".encode(proposed)
-    (tmp_path / "code.txt").write_text("a b-c !!")
-    refused(tmp_path / "code.txt", "is not valid punycode .* it may be UTF-8", encoding="punycode")
+    for code in ("a b-c !!", "abc-z", "A-999999999a"):
+        (tmp_path / "code.txt").write_text(code)
+        refused(tmp_path / "code.txt", "is not valid punycode .* it may be UTF-8", encoding="punycode")
 
 
 def test_damaged_files_are_named(tmp_path, refused):
