@@ -157,21 +157,22 @@ def test_the_most_frequent_class_is_the_answer_of_its_row_whatever_is_wished_for
         assert found[split]["accuracy"]["mean"] == pytest.approx(counts[most] / len(examples))
 
 
-def test_another_column_to_report_by_trains_nothing_anew(finished, encoder, files, capsys):
-    given = [f"--model={encoder}", f"--out={finished}", "--budget=4epochs", *OPTIONS, "--report-by=patient"]
+def test_another_column_to_report_by_trains_nothing_anew(finished, encoder, files, tmp_path, capsys):
+    out = shutil.copytree(finished, tmp_path / "run")
+    given = [f"--model={encoder}", f"--out={out}", "--budget=4epochs", *OPTIONS, "--report-by=patient"]
     given += [f"--{name}={path}" for name, path in files.items()]
     given += ["--group-column=patient", "--operating-point=sensitivity=0.9", "--calibrate"]
-    before = (finished / "seed-1" / "results.json").read_bytes()
+    before = (out / "seed-1" / "results.json").read_bytes()
     assert main(given) == 0
-    assert "test, by patient" in capsys.readouterr().out and len(results_of(finished)["by"]["test"]) == 10
-    shown, results = (finished / "mistakes.md").read_text(), results_of(finished)
+    assert "test, by patient" in capsys.readouterr().out and len(results_of(out)["by"]["test"]) == 10
+    shown, results = (out / "mistakes.md").read_text(), results_of(out)
     assert "the patient was 7" in shown
     # Texts that are no longer to be shown go, also where nothing else has changed.
     assert main([*given, "--show-text=no"]) == 0
-    hidden = (finished / "mistakes.md").read_text()
+    hidden = (out / "mistakes.md").read_text()
     assert "test.jsonl:" in hidden and "text:" not in hidden and "the patient" not in hidden
-    assert results_of(finished) == results | {"show_text": "no"}
-    assert (finished / "seed-1" / "results.json").read_bytes() == before
+    assert results_of(out) == results | {"show_text": "no"}
+    assert (out / "seed-1" / "results.json").read_bytes() == before
     assert main([*given, "--show-text=no"]) == 0
     assert "holds this run, finished" in capsys.readouterr().out
 
