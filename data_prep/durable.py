@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -132,7 +133,10 @@ _SEAL = "blake2b"
 
 
 # Errors of a file server or a machine that may be over the next time; EIO is how a disk says that it has lost a part.
-_PASSING = {errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ETIMEDOUT}
+_PASSING = {
+    errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ETIMEDOUT,
+    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH,
+}  # fmt: skip
 
 
 def _unread(path: Path, error: OSError) -> Exception:
@@ -219,11 +223,14 @@ def check_files(folder: Path, facts: dict[str, dict], contents: bool = True) -> 
         if not path.resolve().is_relative_to(folder.resolve()):
             raise Damaged(f"{path} lies outside of its folder")
         try:
-            size = path.stat().st_size
+            found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise Damaged(f"{path} is missing") from None
         except OSError as error:
             raise _unread(path, error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(f"{path} is no file")
+        size = found.st_size
         if size != fact["bytes"]:
             raise Damaged(f"{path} is damaged: {size:,} bytes instead of {fact['bytes']:,}")
         try:

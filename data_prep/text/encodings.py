@@ -9,13 +9,13 @@ LEAST_CONFIDENCE = 0.1
 """Of chardet, 0 to 1. Of texts of 1 to 20 lines in 24 languages it was right in 99 of 100 cases above, in 95 below."""
 
 _SAMPLE_BYTES = 1 << 16
-# The mark of UTF-16 begins that of UTF-32.
-_MARKS = {
+MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+"""Byte order marks, and of which encoding they are; that of UTF-16 begins that of UTF-32."""
 # From the first byte beyond ASCII to the last, and one more, which may be the second half of a character.
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff](?:.*[\x80-\xff])?.?", re.DOTALL)
 _LETTER, _LETTER_BEYOND_ASCII = re.compile(rb"[A-Za-z\x8c\x9c\xc0-\xff]"), re.compile(rb"[\x8c\x9c\xc0-\xff]")
@@ -33,7 +33,7 @@ _OTHER = re.compile("[^\0-\x7f\udc80-\udcff]")
 
 def marked_encoding(start: bytes) -> str | None:
     """What the byte order mark at the start of a text says, None without one (and for that of UTF-8)."""
-    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+    return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
 
 
 def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:

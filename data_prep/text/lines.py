@@ -14,7 +14,7 @@ from itertools import chain
 
 from ..errors import PrepError, ReadingFailed
 from .cells import whole_characters
-from .encodings import AUTO, LEAST_CONFIDENCE, found_encoding, marked_encoding
+from .encodings import AUTO, LEAST_CONFIDENCE, MARKS, found_encoding, marked_encoding
 from .sources import Source
 
 _CHUNK = 1 << 20
@@ -128,7 +128,7 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
     for chunk in chain(byte_chunks(source, meter, size=_SMALL_CHUNK), [b""]):
         if seen == 0:
             _refuse_binary(source.shown, chunk[:_BINARY_CHECK], encoding)
-            _refuse_unmarked(source.shown, chunk, encoding)
+            _refuse_other_mark(source.shown, chunk, encoding)
         waiting = len(decoder.getstate()[0])
         try:
             text = translator.decode(chunk, final=not chunk)
@@ -174,12 +174,20 @@ def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
     )
 
 
-def _refuse_unmarked(name: str, start: bytes, encoding: str) -> None:
-    if start and codecs.lookup(encoding).name in ("utf-16", "utf-32") and not marked_encoding(start):
+def _refuse_other_mark(name: str, start: bytes, encoding: str) -> None:
+    """Raises PrepError where text lacks the mark that utf-16 and utf-32 begin with, or has that of another encoding."""
+    wanted = codecs.lookup(encoding).name
+    # The first bytes may be less than a mark.
+    if wanted not in ("utf-16", "utf-32") or any(mark.startswith(start) for mark in MARKS):
+        return
+    found = marked_encoding(start)
+    if found is None:
         raise PrepError(
-            f"{name} is not valid {encoding} at byte 0: it has no byte order mark; "
-            f"pass --encoding {encoding}-le or {encoding}-be."
+            f"{name} is not valid {encoding} at byte 0: it has no byte order mark of it; "
+            f"pass --encoding {wanted}-le or {wanted}-be, or utf-8."
         )
+    if found != wanted:
+        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}.")
 
 
 def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:

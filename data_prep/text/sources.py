@@ -259,14 +259,19 @@ def _folder(path: str, ignored: list[str], exclude: Exclusion) -> list[tuple[str
             if name.startswith("."):
                 continue
             file = Path(folder, name)
+            shown = file.relative_to(path).as_posix()
             try:
                 is_file = stat.S_ISREG(file.stat().st_mode)
             except OSError as error:
                 # A link that leads nowhere, or round in a circle, is no file.
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) and not exclude.covers(
+                    shown, str(file)
+                ):
+                    if file.is_symlink():
+                        why = f"{error.strerror}); check the permissions of where it leads"
+                        raise PrepError(f"the link {_printable(shown)} cannot be followed ({why}.") from None
                     refuse(OSError(error.errno, error.strerror, folder))
                 is_file = False
-            shown = file.relative_to(path).as_posix()
             if is_file:
                 found.append((shown, str(file)))
             else:

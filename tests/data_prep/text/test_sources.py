@@ -1,3 +1,4 @@
+import errno
 import glob
 import gzip
 import os
@@ -90,6 +91,23 @@ def test_a_pipe_that_a_person_names_is_refused_as_text_is_read_several_times(tmp
     os.mkfifo(tmp_path / "p.txt")
     with pytest.raises(PrepError, match=r"p\.txt is no file but a pipe, .*; write it into a file"):
         Corpus([f"{tmp_path}/a.txt"] * beside + [f"{tmp_path}/p.txt"])
+
+
+def test_a_link_that_may_not_be_followed_is_refused_or_left_out(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "elsewhere")
+    found = Path.stat
+
+    def closed_to_us(path, *, follow_symlinks=True):
+        if path.name == "link.txt" and follow_symlinks:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return found(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", closed_to_us)
+    with pytest.raises(PrepError, match=r"^the link link\.txt cannot be followed \(Permission denied\); check"):
+        Corpus([str(tmp_path)])
+    corpus = Corpus([str(tmp_path)], exclude=Exclusion(["link.txt"]))
+    assert [name for name, _ in corpus.files] == ["a.txt"]
 
 
 def test_a_folder_that_is_left_out_may_be_unreadable(tmp_path, monkeypatch):
