@@ -183,7 +183,7 @@ def _refuse_other_mark(name: str, start: bytes, encoding: str) -> None:
     found = marked_encoding(start)
     if found is None:
         raise PrepError(
-            f"{name} is not valid {encoding} at byte 0: it has no byte order mark of it; "
+            f"{name} is not valid {encoding} at byte 0: it does not begin with a byte order mark of that kind; "
             f"pass --encoding {wanted}-le or {wanted}-be, or utf-8."
         )
     if found != wanted:

@@ -210,7 +210,11 @@ def test_encodings_that_do_not_fit(tmp_path, refused):
     (tmp_path / "data.txt").write_bytes(b"PK\x03\x04\x00\x00")
     refused(tmp_path / "wide.txt", r"wide\.txt is utf-16 text, not utf-8: pass --encoding utf-16")
     for encoding, proposed in (("u16", "utf-16-le"), ("UTF_32", "utf-32-le")):
-        refused(tmp_path / "bare.txt", f"no byte order mark of it; pass --encoding {proposed}", encoding=encoding)
+        refused(
+            tmp_path / "bare.txt",
+            f"not begin with a byte order mark of that kind; pass --encoding {proposed}",
+            encoding=encoding,
+        )
     refused(tmp_path / "wide.txt", r"wide\.txt is utf-16 text, not utf-32: pass --encoding utf-16", encoding="utf-32")
     (tmp_path / "wider.txt").write_text("text", encoding="utf-32")
     refused(tmp_path / "wider.txt", "is utf-32 text, not utf16: pass --encoding utf-32", encoding="utf16")
