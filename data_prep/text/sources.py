@@ -120,6 +120,7 @@ def resolve(
     sources: dict[str, Source] = {}
     ignored: list[str] = []
     exclude = exclude or Exclusion()
+    real_folder = cache(os.path.realpath)
     for path in map(os.fspath, paths):
         if path == "builtin":
             sources.setdefault(path, Source("builtin", path, "builtin"))
@@ -141,7 +142,10 @@ def resolve(
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
-            sources.setdefault(os.path.realpath(file), source)
+            folder, own_name = os.path.split(file)
+            # Of a million files, few are links.
+            place = os.path.realpath(file) if os.path.islink(file) else os.path.join(real_folder(folder), own_name)
+            sources.setdefault(place, source)
     # What is of no known format is left out anyway.
     ignored = [name for name in ignored if not exclude.covers(name, name)]
     if not sources:
@@ -187,10 +191,14 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
         ignored += [name for name in names if name not in ignored]
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
-    # Many things are written as JSON: an array of rows is one that is named.
-    known = [labelled and (not name.endswith(".json") or path.endswith(".json")) for name, _ in found]
-    usable = [pair for pair, also in zip(found, known, strict=True) if file_format(pair[0], also)]
-    ignored += [pair[0] for pair, also in zip(found, known, strict=True) if not file_format(pair[0], also)]
+    usable = []
+    for name, file in found:
+        # Many things are written as JSON: an array of rows is one that is named.
+        also = labelled and (not name.endswith(".json") or path.endswith(".json"))
+        if file_format(name, also):
+            usable.append((name, file))
+        else:
+            ignored.append(name)
     if not usable:
         nothing = "only runs and models are there" if left_out else "nothing is there"
         others = f"{len(found)} files of other formats" if found else nothing
@@ -330,6 +338,8 @@ def split_name(name: str) -> tuple[str, str]:
 def _printable(name: str) -> str:
     """The name without what a terminal, a page or UTF-8 cannot show: a line break, a byte of another encoding, half of
     a surrogate pair."""
+    if name.isprintable():
+        return name
     return "".join(char if char.isprintable() else "\ufffd" for char in name)
 
 
@@ -338,8 +348,9 @@ def listing(names: Iterable[str], most: int = 12) -> str:
 
     Of a path the end is shown.
     """
-    shown = [_short(name) for name in map(_printable, map(str, names))]
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+    names = list(names)
+    shown = ", ".join(_short(_printable(str(name))) for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _short(name: str) -> str:

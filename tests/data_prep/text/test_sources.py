@@ -31,6 +31,23 @@ def test_folders_globs_and_files_give_each_file_once_in_order(tmp_path, monkeypa
     assert read("b.txt", "a") == [["b.txt"], ["a/a.txt.gz"], ["a/z.txt"]]
 
 
+def test_a_file_is_read_once_whatever_way_leads_to_it(tmp_path, monkeypatch):
+    for name in ("notes/a.txt", "notes/deep/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "notes/also_a.txt").symlink_to("a.txt")
+    (tmp_path / "notes/deep/again.txt").symlink_to(tmp_path / "notes/also_a.txt")
+    (tmp_path / "link").symlink_to("notes/deep")
+    monkeypatch.chdir(tmp_path / "notes")
+    ways = ["a.txt", "./a.txt", "../notes/a.txt", "also_a.txt", "../link/again.txt", "../link/../a.txt",
+            f"{tmp_path}/notes", "deep/b.txt", "../link/b.txt", "../link"]  # fmt: skip
+    for order in (ways, ways[::-1]):
+        found, _ = resolve(order)
+        assert sorted(os.path.realpath(each.path) for each in found) == [
+            os.path.realpath(tmp_path / name) for name in ("notes/a.txt", "notes/deep/b.txt")
+        ]
+
+
 def test_links_to_folders_are_left_out_of_patterns_too(tmp_path, monkeypatch, read):
     monkeypatch.chdir(tmp_path)
     for name in ("notes/a.txt", "notes/deep/b.txt", "other/s.txt"):
