@@ -32,7 +32,8 @@ _PRIVATE_LEADS = (b"\xee", b"\xef", b"\xf3", b"\xf4")
 LONG_RUN = 40
 # A run without a space may be a whole line of Chinese, whose words would take 500 bytes a character. It is looked at in
 # pieces of 100,000 characters and more, cut where BERT cuts: before a Chinese character or a mark of ASCII.
-_PIECES = re.compile("[\\s\\S]{100000,}?(?=[\u4e00-\u9fff!-/:-@])|[\\s\\S]+")
+_CUT = "\u4e00-\u9fff!-/:-@"
+_PIECES = re.compile(f"[\\s\\S]{{100000,}}?(?=[{_CUT}])|[\\s\\S]+")
 _LONG_STRETCH = re.compile(rb"[0-9A-Za-z]{20,}")
 _LINKS = (b"://", b"www.", b"@")
 
@@ -87,7 +88,7 @@ class TextChecks:
         self.bytes += len(text)
         for start, end in runs_without_space(text, min(LONG_RUN, self.longest_word + 1)):
             run = text[start:end]
-            if found := long_words(run, self.longest_word):
+            if found := _long_words_of(run, self.longest_word):
                 self.long_words += len(found)
                 self.long_word_characters += sum(map(len, found))
                 self._long_word_bytes += sum(len(word.encode()) for word in found)
@@ -154,11 +155,24 @@ def _words_of(run: str) -> Iterator[str]:
 def long_words(text: bytes, longest_word: int = LONGEST_WORD) -> list[str]:
     """Words that no vocabulary can hold (sequences, base64, lines without a space) in UTF-8 text: those of more than
     this many characters, each of which becomes one [UNK]."""
-    found = []
     # A character has a byte at least.
-    for start, end in runs_without_space(text, longest_word + 1):
-        found += [word for word in _words_of(text[start:end].decode("utf-8", "replace")) if len(word) > longest_word]
-    return found
+    runs = runs_without_space(text, longest_word + 1)
+    return [word for start, end in runs for word in _long_words_of(text[start:end], longest_word)]
+
+
+def _long_words_of(run: bytes, longest_word: int) -> list[str]:
+    if len(run) <= longest_word:
+        return []
+    told = run.decode("utf-8", "replace")
+    if not _uncut(longest_word + 1).search(told):
+        return []
+    return [word for word in _words_of(told) if len(word) > longest_word]
+
+
+@cache
+def _uncut(least: int) -> re.Pattern:
+    """Finds where a run may hold a word of so many characters: looking at each word takes 200 times as long."""
+    return re.compile(f"[^{_CUT}]{{{least}}}")
 
 
 @cache

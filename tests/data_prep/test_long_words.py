@@ -13,7 +13,8 @@ from data_prep.text_checks import TextChecks, long_words, runs_without_space
 from data_prep.vocabulary.training import train_vocabulary
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, build_tokenizer
 
-LETTERS = "abÄß中-./é"
+# U+200B is dropped: what stands around it is one word.
+LETTERS = "abÄß中-./é\u200b"
 VOCABULARY = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
 TOKENIZER = build_tokenizer(VOCABULARY, lowercase=False, strip_accents=False)
 WORDS = st.builds(lambda word, times: word * times, st.text(LETTERS, min_size=1, max_size=3), st.integers(1, 130))
@@ -47,13 +48,16 @@ def test_a_run_has_the_same_words_in_pieces(text):
 
 
 def test_a_long_line_of_chinese_is_looked_at_in_pieces():
-    """The words of all of it at once would take hundreds of megabytes."""
+    """The words of all of it at once would take hundreds of megabytes. Without a place for a long word, none is looked
+    at, which would take a second a megabyte."""
     sizes = []
     with pytest.MonkeyPatch.context() as patch:
         normalizer = SimpleNamespace(normalize_str=lambda piece: sizes.append(len(piece)) or "")
         patch.setattr(text_checks, "_cleaner", lambda: normalizer)
-        long_words(("\u4e2d" * 250_000).encode())
-    assert sizes == [100_000, 100_000, 50_000]
+        long_words(("\u4e2d" * 250_000 + "a" * 101).encode())
+        assert sizes == [100_000, 100_000, 50_101]
+        long_words((("\u4e2d" * 250_000 + "a" * 100) * 2).encode())
+        assert sizes == [100_000, 100_000, 50_101]
 
 
 @pytest.mark.parametrize("limit", [100, 20])
