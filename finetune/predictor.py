@@ -21,7 +21,7 @@ from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
 from .columns import find_columns
-from .parallel import in_parallel, tokens_at_once
+from .parallel import evaluating, in_parallel, tokens_at_once
 from .rows import Columns, Example, refuse_table
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
@@ -55,7 +55,6 @@ def outputs_of_items(
     Raises:
         PretrainError: a GPU's memory is too small for one sequence.
     """
-    was_training = model.training
     device = next(model.parameters()).device
     encoded = maker.encoded
     mine = share(encoded.lengths(), world)
@@ -73,11 +72,8 @@ def outputs_of_items(
         return found
 
     lengths = encoded.sequences.lengths()[np.isin(encoded.text, mine)]
-    try:
-        model.eval()
+    with evaluating(model):
         found = fitting(added, maker, lengths, device)
-    finally:
-        model.train(was_training)
     return world.sum_tensor(torch.from_numpy(found)).numpy()
 
 

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .config import ModelError
+
 
 @dataclass(frozen=True)
 class PaddingLayout:
@@ -107,10 +109,21 @@ class PackedBatch:
 
         Position ids are column numbers, as in transformers. A row that is all padding keeps its first column,
         so that every sequence has a token. With a mask this waits for the device once, to learn the lengths.
+
+        Raises:
+            ModelError: token types or mask have another shape than the ids.
         """
+        if input_ids.dim() != 2:
+            raise ModelError(f"input_ids have the shape {[*input_ids.shape]}; give [N, L], a row for each text.")
         num_sequences, length = input_ids.shape
+        for name, values in (("token_type_ids", token_type_ids), ("attention_mask", attention_mask)):
+            if values is not None and values.shape not in ((num_sequences, length), (1, length)):
+                raise ModelError(
+                    f"{name} have the shape {[*values.shape]}; give that of input_ids, {[*input_ids.shape]}."
+                )
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
+        token_type_ids = token_type_ids.expand_as(input_ids)
         columns = torch.arange(length, device=input_ids.device).expand(num_sequences, length)  # [N, L]
         given = (input_ids, token_type_ids, columns)
         if attention_mask is None:

@@ -181,8 +181,14 @@ def _ends(values: Tensor) -> tuple[int, int]:
 def unpadded(
     input_ids: Tensor | PackedBatch, attention_mask: Tensor | None, token_type_ids: Tensor | None
 ) -> tuple[PackedBatch, Callable[[Tensor], Tensor]]:
-    """The batch of a call, and the function that brings [T, ...] into the form of the call's outputs."""
+    """The batch of a call, and the function that brings [T, ...] into the form of the call's outputs.
+
+    Raises:
+        ModelError: shapes do not agree, or a PackedBatch, which holds its token types and no padding, is not alone.
+    """
     if isinstance(input_ids, PackedBatch):
+        if attention_mask is not None or token_type_ids is not None:
+            raise ModelError("A PackedBatch has token types of its own and no padding; give it alone.")
         return input_ids, lambda values: values
     batch = PackedBatch.from_padded(input_ids, token_type_ids, attention_mask)
     return batch, batch.padded_layout().pad

@@ -1,7 +1,7 @@
 """Embeddings and post-LayerNorm layers over a packed batch (Devlin et al. 2019, section 3)."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -112,6 +112,10 @@ class Layers(nn.ModuleList):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+
+    def __getitem__(self, idx: int | slice) -> Any:
+        """A layer, or the layers of a slice in a list of modules."""
+        return nn.ModuleList(list(self)[idx]) if isinstance(idx, slice) else super().__getitem__(idx)
 
     def in_order(self) -> list[EncoderLayer]:
         """The layers in the order in which they are applied."""

@@ -1,14 +1,31 @@
 """What the model classes return: small dataclasses with the attribute names and the order of transformers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
 
 @dataclass
 class Output:
-    """Results by name, by key, or by place among those that are not None, as in transformers."""
+    """Results by name, by key, or by place among those that are not None, as in transformers.
+
+    Its tensors are found by torch: with a static graph, DistributedDataParallel averages the gradients of no others.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+
+        def parts(output: "Output") -> tuple[list[Any], tuple[str, ...]]:
+            names = tuple(field.name for field in fields(output))
+            return [getattr(output, name) for name in names], names
+
+        def whole(values: Iterable[Any], names: tuple[str, ...]) -> "Output":
+            return cls(**dict(zip(names, values, strict=True)))
+
+        register_pytree_node(cls, parts, whole)
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values that are not None, in order."""
@@ -17,6 +34,22 @@ class Output:
     def keys(self) -> list[str]:
         """The names of the values that are not None, in order."""
         return [name for name, _ in self._present()]
+
+    def values(self) -> tuple[Any, ...]:
+        """The values that are not None, in order."""
+        return self.to_tuple()
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Name and value of those that are not None, in order."""
+        return self._present()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of this name, or the default where it is None or there is none."""
+        return dict(self._present()).get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a value of this name that is not None."""
+        return key in self.keys()
 
     def __getitem__(self, key: int | slice | str) -> Any:
         return dict(self._present())[key] if isinstance(key, str) else self.to_tuple()[key]

@@ -20,7 +20,7 @@ from pretrain.engine.folder import family_of, model_mistakes, open_model, requir
 from pretrain.engine.out_of_memory import fitting
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
-from ..parallel import in_parallel, tokens_at_once
+from ..parallel import evaluating, in_parallel, tokens_at_once
 from ..rows import Columns, Example, Labels, refuse_table, text_of
 from ..settings import FACTS_FILE, FinetuneError
 from ..tasks.tagging import Tagging
@@ -239,7 +239,8 @@ class Embedder:
                 found[rows] = np.maximum(found[rows], each) if is_max else found[rows] + each
             return found
 
-        found = fitting(added, maker, encoded.sequences.lengths(), device)
+        with evaluating(self.model):
+            found = fitting(added, maker, encoded.sequences.lengths(), device)
         self._tokens_at_once = maker.micro_batch_tokens
         if not is_max:
             found /= np.bincount(encoded.item, minlength=count)[:, None].astype(found.dtype)

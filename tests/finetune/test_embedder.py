@@ -130,6 +130,14 @@ def test_bf16_is_close(encoder):
     assert found.dtype == np.float32 and near(found, exact, 0.05) and (found != exact).any()
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_of_a_model_that_is_being_trained_is_put_back(encoder, training):
+    embedder = Embedder(encoder, device="cpu")
+    expected, before = embedder.embed(TEXTS), embedder.model.train(training).training
+    assert (embedder.embed(TEXTS) == expected).all()
+    assert embedder.model.training is before is training
+
+
 def test_no_texts_have_no_vectors(encoder):
     assert Embedder(encoder).embed([]).shape == (0, 32) and Embedder(encoder).embed_words(iter(())) == []
 
