@@ -292,7 +292,7 @@ class PreparedCorpus:
                 raise ValueError(f"{bits.dtype} {bits.shape}")
         except Exception as error:  # numpy reads the header as Python, which can fail in many ways.
             raise _to_be_prepared_again(self.folder, Damaged(f"{path} cannot be read ({error})")) from error
-        return np.split(np.unpackbits(bits, count=sum(sizes)).astype(bool), np.cumsum(sizes)[:-1])
+        return np.split(np.unpackbits(bits, count=sum(sizes)).view(bool), np.cumsum(sizes)[:-1])
 
     @property
     def digest(self) -> str:

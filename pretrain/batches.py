@@ -146,7 +146,7 @@ class BatchMaker(Maker):
         self._copied = None
         if copied is not None:
             # Shards with 1 in the place of copied tokens, and 0 elsewhere: they are packed as the tokens are.
-            self._copied = [replace(s, ids=marks.astype(np.uint8)) for s, marks in zip(shards, copied, strict=True)]
+            self._copied = [replace(s, ids=marks.view(np.uint8)) for s, marks in zip(shards, copied, strict=True)]
 
     def begin(self, step: int, progress: float) -> None:
         """Do as the plan has it for a step."""

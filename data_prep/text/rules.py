@@ -142,7 +142,7 @@ class RuleFinder:
         alone = [source for source in self.sources if source.bytes_of_text >= LARGE_FILE]
         if len(alone) > _SAMPLED_FILES:
             return [self.sources]
-        rest = [source for source in self.sources if source not in alone]
+        rest = [source for source in self.sources if source.bytes_of_text < LARGE_FILE]
         return [*([source] for source in alone), *([rest] if rest else [])]
 
     def _find(self, sources: list[Source], text_column: str | None) -> CorpusRules:

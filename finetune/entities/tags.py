@@ -6,6 +6,7 @@ Marcus 1995; Tjong Kim Sang and Veenstra 1999).
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -20,6 +21,8 @@ _WITH_ENDS = {BIOES: "IES", "BILOU": "ILU", "BMES": "MES"}
 SCHEMES = (IOB1, IOB2, *_WITH_ENDS, IO, PLAIN)
 UNTYPED = "entity"
 """The type of entities whose tags are B and I alone."""
+# Each tag is that of many words. More different ones than this are labels that are no tags.
+_MOST_TAGS = 10_000
 
 
 class Entity(NamedTuple):
@@ -30,6 +33,7 @@ class Entity(NamedTuple):
     type: str
 
 
+@lru_cache(_MOST_TAGS)
 def parts(tag: str) -> tuple[str, str]:
     """("B", "TYPE") of B-TYPE; ("", the tag) of one without a prefix."""
     match = _PREFIXED.fullmatch(tag)
