@@ -1,8 +1,8 @@
 """How good scores of choices are, beside what needs no BERT: words that text and choice share, and length.
 
 n rows with I choices together. Targets are np.int64 [I, 2], the row of each choice, from 0 and ascending, and 1 for the
-right one; scores np.float32 [I, 1], whose softmax over the choices of a row gives probabilities. Of equal scores the
-first one counts as higher.
+right one; scores np.float32 [I, 1], whose softmax over the choices of a row gives probabilities. Equal scores count as
+if their order were drawn: the right choice may always stand first.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,23 @@ from .simple_models import word_weights
 
 
 def of_rows(targets: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
-    """Of each row, float64 [n]: `accuracy`, 1 where the right choice has the highest score; `mrr`, 1 / its rank;
-    `loss`, the negative log of its probability, in nats."""
+    """Of each row, float64 [n]: `accuracy`, 1 where the right choice has the highest score, and 1 / t where t choices
+    have; `mrr`, 1 / its rank, the mean over the ranks that it shares; `loss`, the negative log of its probability, in
+    nats. NaN where a score is."""
     rows, is_right = targets.T
     found = scores[:, 0].astype(np.float64)
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     sizes = np.diff(np.append(starts, len(rows)))
     right = np.flatnonzero(is_right)  # [n]
     of_right = np.repeat(found[right], sizes)  # [I]
-    is_before = (found > of_right) | ((found == of_right) & (np.arange(len(rows)) < np.repeat(right, sizes)))
-    ranks = 1 + np.add.reduceat(is_before.astype(np.int64), starts)
-    loss = np.logaddexp.reduceat(found, starts) - found[right]
-    return {"accuracy": (ranks == 1).astype(np.float64), "mrr": 1 / ranks, "loss": loss}
+    with np.errstate(invalid="ignore"):
+        loss = np.logaddexp.reduceat(found, starts) - found[right]
+    before = np.add.reduceat((found > of_right).astype(np.int64), starts)
+    alike = np.maximum(1, np.add.reduceat((found == of_right).astype(np.int64), starts))
+    # Of 1 to m the sum of 1 / rank.
+    sums = np.append(0.0, np.cumsum(1 / np.arange(1, sizes.max(initial=0) + 1)))
+    each = {"accuracy": (before == 0) / alike, "mrr": (sums[before + alike] - sums[before]) / alike}
+    return {**{name: np.where(np.isnan(loss), np.nan, values) for name, values in each.items()}, "loss": loss}
 
 
 def choice_scores(targets: np.ndarray, scores: np.ndarray) -> dict[str, float]:

@@ -15,7 +15,7 @@ from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
 from .intervals import paired
 from .metrics import spread
-from .report import score
+from .report import score, trouble
 from .resolve import model_name, with_search
 from .results import outputs_of_seeds
 from .settings import SCRATCH, FinetuneError, FinetuneSettings
@@ -157,7 +157,10 @@ def comparison_table(task: Task, results: dict) -> str:
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     notes = [f"{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed."]
     if results["paired"]:
-        notes.append(f"Intervals of differences, and p, are over resamples of the {shown} texts, or of their groups.")
+        notes.append(
+            f"Intervals of differences, and p, are over resamples of the {shown} texts, or of their groups, for "
+            "the seeds that were trained: where these differ by as much, other seeds may decide otherwise."
+        )
     else:
         notes.append("The validation texts have chosen epochs and seeds: give --test to see which difference is real.")
     if any(found["learning_rates_tried"] for found in results["models"].values()):
@@ -170,11 +173,9 @@ def comparison_table(task: Task, results: dict) -> str:
     if len(set(budgets.values())) > 1 and not any(found["grid"] for found in results["models"].values()):
         told = ", ".join(f"{name} {budget}" for name, budget in budgets.items())
         notes.append(f"The models were trained for {told} (--budget gives all of them the same).")
-    notes += [
-        _trouble(name, found)
-        for name, found in results["models"].items()
-        if found["restarts"] or found["learned_nothing"]
-    ]
+    for name, found in results["models"].items():
+        if said := trouble(name, found["restarts"] or 0, found["learned_nothing"] or ()):
+            notes.append(said)
     return "\n".join([header, line, *rows]) + "\n\n" + "\n".join(notes) + "\n"
 
 
@@ -196,13 +197,3 @@ def _rate(found: dict) -> str:
     chosen = found["learning_rate_chosen"] or rate
     # The seed that is kept may have begun again.
     return chosen + f" ({tried})" * bool(tried) + f", then {rate}" * (chosen != rate)
-
-
-def _trouble(name: str, found: dict) -> str:
-    """That a model learned nothing, how often it began again at a lower rate, and whether that helped."""
-    seeds = found["learned_nothing"]
-    if not found["restarts"]:
-        return f"{name} learned nothing with {len(seeds)} of its seeds."
-    times = "once" if found["restarts"] == 1 else f"{found['restarts']} times"
-    sentence = f"{name} learned nothing and began again at a lower rate {times}"
-    return sentence + (f", in vain with {len(seeds)} of its seeds." if seeds else ".")

@@ -14,7 +14,7 @@ from data_prep.durable import write_json, write_text
 from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
 from .metrics import spread
 from .output import to_json
-from .report import baselines_table, parts_of_folds_table, scores_table
+from .report import baselines_table, parts_of_folds_table, scores_table, trouble
 from .resolve import with_seeds
 from .results import kept_seed
 from .rows import BadRows, Example
@@ -31,8 +31,9 @@ _SEED = 2018
 def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path:
     """Fine-tune once for each fold of `--train`, each in a folder of its own under `--out`; returns that folder.
 
-    results.json there: {"folds", "rows", "validation", "test": {metric: {"mean", "std", "seeds"}}, "baselines", "by"}
-    and what the task adds, where "seeds" are the folds, and the score of a fold is the mean over its seeds.
+    results.json there: {"folds", "rows", "restarts", "learned_nothing", "validation", "test": {metric: {"mean", "std",
+    "seeds"}}, "baselines", "by"} and what the task adds, where "seeds" are the folds, the score of a fold is the mean
+    over its seeds, and "learned_nothing" are the numbers of folds with a seed that learned nothing.
 
     Args:
         task: what is learned; by default that of `--task`.
@@ -160,6 +161,8 @@ def write_results(
     results = {
         "folds": len(found),
         "rows": [dataset.rows() for dataset in datasets],
+        "restarts": sum(fold.get("restarts", 0) for fold in found),
+        "learned_nothing": [number for number, fold in enumerate(found, 1) if fold.get("learned_nothing")],
         "validation": over_folds([fold["validation"] for fold in found]),
         "test": over_folds([fold["test"] for fold in found]),
         "baselines": {
@@ -172,6 +175,8 @@ def write_results(
     write_rows(out, settings, found, datasets)
     write_json(out / "results.json", results)
     say(f"\n{scores_table(task.shown, None, results['test'], what=f'{len(found)} folds')}")
+    if told := trouble("The model", results["restarts"], results["learned_nothing"], "folds"):
+        say(told)
     if results["by"]:
         say(f"\n{parts_of_folds_table(task.shown, results['by'], f'test, by {datasets[0].columns.part}')}")
     if results["baselines"]:

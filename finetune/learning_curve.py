@@ -8,7 +8,7 @@ from data_prep.console.screen import say
 from data_prep.durable import replaced, write_json, write_text
 
 from .dataset import Dataset, read_dataset, split
-from .report import score
+from .report import score, trouble
 from .resolve import with_seeds
 from .settings import FinetuneError, FinetuneSettings
 from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
@@ -23,7 +23,7 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
     """Fine-tune on growing parts of `--train`, each in a folder of its own under `--out`; returns that folder.
 
     Every part holds the smaller ones; validation and test texts stay the same. results.json there: {"points": [{"rows",
-    "validation", "test", "baselines"}, ...], "shown"}; learning_curve.png draws it.
+    "validation", "test", "baselines", "restarts", "learned_nothing"}, ...], "shown"}; learning_curve.png draws it.
 
     Args:
         task: what is learned; by default that of `--task`.
@@ -38,7 +38,8 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
             say(f"\n=== {rows:,} training rows")
             run = as_begun(replace(settings, learning_curve=False, out=str(out / f"rows-{rows}")), world)
             found = results_of_run(run, part, world, interruption)
-            points.append({"rows": rows, **{name: found[name] for name in ("validation", "test", "baselines")}})
+            kept = ("validation", "test", "baselines", "restarts", "learned_nothing")
+            points.append({"rows": rows, **{name: found.get(name) for name in kept}})
         if world.is_main:
             write_curve(out, dataset, points)
     return out
@@ -79,6 +80,11 @@ def write_curve(out: Path, dataset: Dataset, points: Sequence[dict]) -> None:
             lines.append([f"{name}, {point['rows']:,}", *(score(found[shown][m]) for m in columns.values())])
     header, *rows = (f"| {' | '.join(line)} |" for line in lines)
     table = "\n".join([header, "|---" * len(lines[0]) + "|", *rows]) + "\n"
+    for point in points:
+        if told := trouble(
+            f"With {point['rows']:,} rows the model", point["restarts"] or 0, point["learned_nothing"] or ()
+        ):
+            table += f"\n{told}\n"
     write_text(out / "learning_curve.md", table)
     write_json(out / "results.json", {"points": points, "shown": shown})
     draw(points, shown, next(iter(columns.items())), out / "learning_curve.png")

@@ -157,6 +157,22 @@ def parts_of_folds_table(shown: Mapping[str, str], parts: Mapping[str, dict], wh
     return _aligned([[what, "texts", *columns], *rows])
 
 
+def trouble(name: str, restarts: int, learned_nothing: Sequence[int], of: str = "seeds") -> str:
+    """That trainings learned nothing, how often they began again at a lower rate, and whether that helped; "" where all
+    of them learned something at once.
+
+    Args:
+        name: of what was trained.
+        learned_nothing: the numbers of those that learned nothing to the end.
+    """
+    count = len(learned_nothing)
+    if not restarts:
+        return f"{name} learned nothing with {count} of its {of}." if count else ""
+    times = "once" if restarts == 1 else f"{restarts} times"
+    sentence = f"{name} learned nothing and began again at a lower rate {times}"
+    return sentence + (f", in vain with {count} of its {of}." if count else ".")
+
+
 def number(value: float | None) -> str:
     """Three digits behind the point, two in all of what would be 0.000, four of a million and more; or "undefined"."""
     return "undefined" if value is None else _shown(value)

@@ -133,6 +133,8 @@ class Results:
             reached = results["ensemble"][self.shown.split]
             shown = ", ".join(f"{title} {report.number(reached[name])}" for title, name in list(task.shown.items())[:3])
             say(f"mean of the seeds' outputs (finetune.predict --ensemble), {self.shown.split}: {shown}")
+        if told := report.trouble("The model", results["restarts"], results["learned_nothing"]):
+            say(told)
         for split, found in results["by"].items():
             say(f"\n{report.parts_table(task.shown, found, f'{split}, by {self.dataset.columns.part}')}")
         if results["baselines"]:

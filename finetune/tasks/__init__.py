@@ -332,12 +332,13 @@ class Task(Labels):
         return {name: [scores[name] for scores in found] for name in self.metrics}
 
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
-        """Scores as a sort key, lowest best: the metric, then the loss to break ties. Undefined scores and NaN are
-        worst."""
+        """Scores as a sort key, lowest best: the metric, then the loss to break ties. An undefined score is worst, and
+        all of them are where one is NaN: a metric may be high of outputs that are no numbers."""
         value = scores[metric]
         if value is not None and metric not in self.lower_is_better:
             value = -value
-        return [math.inf if found is None or math.isnan(found) else found for found in (value, scores["loss"])]
+        key = [math.inf if found is None else found for found in (value, scores["loss"])]
+        return [math.inf, math.inf] if any(map(math.isnan, key)) else key
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """How far below the best seed's metric, on `num_texts` texts, another seed still counts as equally good."""

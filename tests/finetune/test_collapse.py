@@ -168,8 +168,9 @@ def gentle(given, tmp_path_factory):
 def test_a_seed_that_learned_nothing_begins_again_as_if_it_had_begun_gently(given, gentle, tmp_path, capsys):
     assert main(given(tmp_path / "run")) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "learned nothing" in line]
-    assert len(said) == 1 and said[0].startswith("Seed 1 learned nothing at 0.1:")
+    assert said[0].startswith("Seed 1 learned nothing at 0.1:")
     assert said[0].endswith("It begins again at learning rate 0.03.")
+    assert said[1:] == ["The model learned nothing and began again at a lower rate once."]
     found = results_of(tmp_path / "run" / "seed-1")
     assert [restart["learning_rate"] for restart in found["restarts"]] == [WILD]
     assert found["learning_rate"] == 0.03 and not found["learned_nothing"]
@@ -232,6 +233,28 @@ def test_a_seed_that_never_learns_ends_after_two_restarts_and_another_after_none
     before = results_of(tmp_path / "run" / "seed-1")["restarts"]
     assert [restart["unread"] for restart in before] == pytest.approx([np.log(3)] * 2)
     assert "Its results are those of a guess." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--folds=2", "The model{} 4 times, in vain with 2 of its folds."),
+        ("--learning-curve", "With 96 rows the model{} 2 times, in vain with 1 of its seeds."),
+    ],
+)
+def test_what_learned_nothing_is_said_below_the_table_of_several(
+    option, sentence, given, write_rows, make_rows, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("finetune.training.FEWEST_STEPS", 10)
+    alike = write_rows([row | {"text": f"mask {n}"} for n, row in enumerate(make_rows(192))])
+    held_out = {} if "folds" in option else {"validation": alike}
+    assert main([*given(tmp_path / "run", budget="12steps", train=alike, **held_out), option]) == 0
+    said = sentence.format(" learned nothing and began again at a lower rate")
+    assert said in capsys.readouterr().out.splitlines()
+    found = results_of(tmp_path / "run")
+    assert [part["learned_nothing"] for part in found.get("points", [found])] == (
+        [[1, 2]] if "folds" in option else [[1], [1]]
+    )
 
 
 @pytest.mark.parametrize(

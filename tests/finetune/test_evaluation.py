@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import random
 import shutil
@@ -232,6 +233,8 @@ def test_a_score_is_better_in_the_direction_that_it_is_chosen_by():
         assert set(better) == set(task.metrics)
         for metric in task.metrics:
             assert task.judge(better, metric) < task.judge(worse, metric), (task.name, metric)
+            # Outputs that are no numbers may look right: nothing is greater than NaN.
+            assert task.judge(worse, metric) < task.judge(better | {"loss": math.nan}, metric)
 
 
 def test_a_wish_that_is_not_reached_is_said():

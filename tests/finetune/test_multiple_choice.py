@@ -1,6 +1,7 @@
 """Multiple choice: rows of all forms, sequences, loss and scores against definitions and transformers, and runs."""
 
 import csv
+import itertools
 import json
 import math
 import random
@@ -383,6 +384,16 @@ def test_loss_and_gradients_are_those_of_transformers(encoder, small_tokenizer, 
 # --- scores
 
 
+def test_what_says_nothing_of_choices_is_as_good_as_chance():
+    """Even where the right choice always stands first; and outputs that are no numbers have no scores."""
+    targets = np.array([(n, k == 0) for n in range(40) for k in range(4)])
+    found = TASK.scores(targets, np.zeros((160, 1), np.float32))
+    assert found == pytest.approx({"accuracy": 0.25, "mrr": (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, "loss": math.log(4)})
+    broken = np.zeros((160, 1), np.float32)
+    broken[5] = np.nan
+    assert all(map(math.isnan, TASK.scores(targets, broken).values()))
+
+
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=12), st.integers(0, 2**31))
 @settings(max_examples=80, deadline=None)
 def test_scores_are_those_of_their_definitions(sizes, seed):
@@ -392,9 +403,13 @@ def test_scores_are_those_of_their_definitions(sizes, seed):
     targets = np.array([(n, k == right) for n, (size, right) in enumerate(zip(sizes, rights)) for k in range(size)])  # noqa: B905
     found, of_rows = TASK.scores(targets, outputs), []
     for scores, right in zip(np.split(outputs[:, 0].astype(float), np.cumsum(sizes)[:-1]), rights, strict=True):
-        order = sorted(range(len(scores)), key=lambda place, scores=scores: (-scores[place], place))
         p = math.exp(scores[right]) / sum(map(math.exp, scores))
-        of_rows.append((order[0] == right, 1 / (1 + order.index(right)), -math.log(p)))
+        # Every order of the choices, each of equal scores the first one counting as higher.
+        ranks = [
+            1 + sorted(order, key=lambda place, scores=scores: -scores[place]).index(right)
+            for order in itertools.permutations(range(len(scores)))
+        ]
+        of_rows.append((np.mean([rank == 1 for rank in ranks]), np.mean([1 / rank for rank in ranks]), -math.log(p)))
     expected = dict(zip(("accuracy", "mrr", "loss"), np.mean(of_rows, axis=0), strict=True))
     assert found == pytest.approx(expected, abs=1e-6)
     draws = [rng.integers(0, len(sizes), rng.integers(1, 9)) for _ in range(4)]
