@@ -132,10 +132,13 @@ class PretrainedModel(nn.Module):
         return model.eval()
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors, each whole or not at all; other files stay."""
-        folder = Path(folder)
+        """Write config.json and model.safetensors, each whole or not at all; other files stay.
+
+        Raises:
+            ModelError: a module was put into the model that folders have no place for.
+        """
+        folder, tensors = Path(folder), to_huggingface(self)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = to_huggingface(self)
         # A class without a classifier writes none of its layers, and transformers can open the folder.
         config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
         text = json.dumps(config.to_dict(self.architecture()), indent=2, sort_keys=True) + "\n"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .config import ModelError
+
 
 @dataclass(frozen=True)
 class TensorNames:
@@ -33,14 +35,24 @@ class TensorNames:
     """Pairs of names there of one and the same tensor; the first one is written."""
 
     def of(self, name: str) -> tuple[str, ...]:
-        """The tensors there that make up a parameter of ours, top to bottom."""
+        """The tensors there that make up a parameter of ours, top to bottom.
+
+        Raises:
+            ModelError: no folder has a place for it.
+        """
         if name.startswith(self.own):
             return (name,)
         module, _, kind = name.rpartition(".")
-        if not module.startswith("bert.layers."):
+        if module in self.modules:
             return (f"{self.modules[module]}.{kind}",)
-        _, _, index, part = module.split(".")
-        return tuple(f"{self.layer.format(index)}{theirs}.{kind}" for theirs in self.layer_modules[part])
+        if match := re.fullmatch(r"bert\.layers\.(\d+)\.(\w+)", module):
+            index, part = match.groups()
+            if part in self.layer_modules:
+                return tuple(f"{self.layer.format(index)}{theirs}.{kind}" for theirs in self.layer_modules[part])
+        raise ModelError(
+            f"Folders of this model have no place for its parameter {name}; keep modules of your own beside the model, "
+            "not in it, and save their state_dict in a file of its own."
+        )
 
 
 BERT_NAMES = TensorNames(

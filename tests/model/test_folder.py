@@ -301,6 +301,19 @@ def test_a_decoder_copy_does_not_matter_to_a_class_without_it(folder):
         BertForMaskedLM.from_pretrained(folder)
 
 
+def test_modules_of_ones_own_are_refused_before_anything_is_written(sizes, tmp_path):
+    net = BertForSequenceClassification(model.BertConfig(**sizes))
+    net.classifier = torch.nn.Linear(24, 3)
+    assert net(torch.arange(6).view(2, 3)).logits.shape == (2, 3)
+    with pytest.raises(ModelError, match="no place for its parameter classifier.weight; keep modules of your own"):
+        net.save_pretrained(tmp_path / "folder")
+    net = BertModel(model.BertConfig(**sizes))
+    net.layers[1].qkv = torch.nn.utils.parametrizations.weight_norm(net.layers[1].qkv)
+    with pytest.raises(ModelError, match=r"parameter bert\.layers\.1\.qkv\.parametrizations"):
+        net.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_failed_save_leaves_the_old_files_and_nothing_else(ours, folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
