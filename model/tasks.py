@@ -129,7 +129,7 @@ class BertForQuestionAnswering(BertWithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
     ) -> QuestionAnsweringOutput:
-        """start and end logits [N, L] (packed: L the longest); positions [N], ignored past the end."""
+        """start and end logits [N, L] (packed: L the longest); positions [N], ignored past the end and in padding."""
         batch, place = unpadded(input_ids, attention_mask, token_type_ids)
         encoded = self.bert.encode(batch, output_attentions, output_hidden_states)
         layout = batch.padded_layout()
@@ -149,9 +149,12 @@ class BertForQuestionAnswering(BertWithHead):
 
 
 def _position_loss(logits: Tensor, positions: Tensor) -> Tensor:
-    """Mean cross entropy of logits [N, L]; a position past the end does not count."""
+    """Mean cross entropy of logits [N, L]; a position past the end, or in padding, does not count."""
     length = logits.shape[1]
-    return F.cross_entropy(logits, positions.view(-1).clamp(0, length), ignore_index=length)
+    positions = positions.view(-1).clamp(0, length)
+    there = logits.gather(1, positions.clamp(max=length - 1)[:, None]).squeeze(1)
+    is_padding = there == torch.finfo(logits.dtype).min
+    return F.cross_entropy(logits, positions.masked_fill(is_padding, length), ignore_index=length)
 
 
 class BertForMultipleChoice(BertWithHead):

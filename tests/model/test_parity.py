@@ -157,6 +157,12 @@ def test_question_answering_equals_transformers_and_never_answers_in_padding(twi
     expected, output = theirs(ids, mask, types), ours(ids, mask, types)
     close(output.start_logits[mask.bool()], expected.start_logits[mask.bool()], 1e-8)
     assert (output.start_logits[mask == 0] < -1e30).all()
+    # A row whose labels are in its padding counts as little as one whose labels are past the end.
+    ends = mask.sum(1)
+    assert (ends < 11).any()
+    losses = [ours(ids, mask, types, start_positions=0 * ends, end_positions=places).loss
+              for places in (torch.where(ends < 11, ends, 0), torch.where(ends < 11, 99, 0))]  # fmt: skip
+    assert losses[0] == losses[1] < 1e3
     assert output.keys() == ["start_logits", "end_logits"]
 
 
