@@ -30,9 +30,10 @@ _PRIVATE_LEADS = (b"\xee", b"\xef", b"\xf3", b"\xf4")
 # Characters of ASCII without a space, and letters and digits in them without a mark between. Few words of a language
 # are so long; base64, hashes and sequences are.
 LONG_RUN = 40
-# A run without a space may be a whole line of Chinese, whose words would take 500 bytes a character. It is looked at in
-# pieces of 100,000 characters and more, cut where BERT cuts: before a Chinese character or a mark of ASCII.
+# Chinese characters and marks of ASCII: before each of them BERT cuts.
 _CUT = "\u4e00-\u9fff!-/:-@"
+# A run without a space may be a whole line of Chinese, whose words would take 500 bytes a character. It is looked at in
+# pieces of 100,000 characters and more, cut where BERT cuts.
 _PIECES = re.compile(f"[\\s\\S]{{100000,}}?(?=[{_CUT}])|[\\s\\S]+")
 _LONG_STRETCH = re.compile(rb"[0-9A-Za-z]{20,}")
 _LINKS = (b"://", b"www.", b"@")
@@ -171,7 +172,8 @@ def _long_words_of(run: bytes, longest_word: int) -> list[str]:
 
 @cache
 def _uncut(least: int) -> re.Pattern:
-    """Finds where a run may hold a word of so many characters: looking at each word takes 200 times as long."""
+    """Matches `least` characters without a place at which BERT surely cuts. A run without a match has no word that is
+    as long, and need not be cut into words, which is slow."""
     return re.compile(f"[^{_CUT}]{{{least}}}")
 
 
