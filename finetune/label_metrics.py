@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .metrics import SMALLEST, counts_of, defined_ratio, ratio
+from .metrics import SMALLEST, counts_of
 from .operating_point import rates
 from .ranking import Ranking, label_calibration_error
+from .ratios import defined_ratio, mean_of_defined, ratio
 
 
 def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float | None]:
@@ -50,8 +51,8 @@ def multi_label_scores_of_draws(
         "micro_recall": defined_ratio(num_right, num_gold),
         "micro_specificity": defined_ratio(num_rest, num - num_gold),
         "micro_npv": defined_ratio(num_rest, num - num_given),
-        "map": _mean_of_defined(precisions),
-        "auroc": _mean_of_defined(areas),
+        "map": mean_of_defined(precisions),
+        "auroc": mean_of_defined(areas),
         "lrap": defined_ratio(counts @ _label_rankings(gold, probabilities), (counts @ gold.any(1)).astype(float)),
         "exact_match": counts @ (gold == given).all(1) / total,
         "calibration_error": label_calibration_error(probabilities, gold, counts),
@@ -61,15 +62,10 @@ def multi_label_scores_of_draws(
 
 def _rankings(gold: np.ndarray, probabilities: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """AUROC and average precision of each label in each draw: [B, K] each, NaN for what is not defined."""
-    rankings = [(Ranking(column), positive) for column, positive in zip(probabilities.T, gold.T, strict=True)]
-    found = np.array([[ranking.both(weights, positive) for ranking, positive in rankings] for weights in counts], float)
-    return found[..., 0], found[..., 1]
-
-
-def _mean_of_defined(values: np.ndarray) -> np.ndarray:
-    """Over the last axis, without NaN; NaN where there is nothing else."""
-    is_defined = ~np.isnan(values)
-    return defined_ratio(np.where(is_defined, values, 0).sum(-1), is_defined.sum(-1).astype(float))
+    of_texts = np.ascontiguousarray(counts.T)
+    labels = zip(probabilities.T, gold.T, strict=True)
+    areas, precisions = np.stack([Ranking(column).of_draws(of_texts, has) for column, has in labels], axis=-1)
+    return areas, precisions
 
 
 def _label_rankings(gold: np.ndarray, probabilities: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from .operating_point import rates
 from .ranking import Ranking, calibration_error
+from .ratios import mean_of_defined, ratio
 
 METRICS = (
     "accuracy",
@@ -51,7 +52,7 @@ def scores(
         positive: of two classes the one that is looked for, for the scores OF_TWO.
     """
     found = scores_of_draws(gold, probabilities, [np.arange(len(gold))], positive, predicted)
-    return {name: None if values[0] is None else float(values[0]) for name, values in found.items()}
+    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
 
 
 def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.ndarray) -> dict[str, float | None]:
@@ -62,21 +63,18 @@ def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.
 
 def _ranked(
     gold: np.ndarray, probabilities: np.ndarray, positive: int | None, counts: np.ndarray
-) -> list[dict[str, float | None]]:
-    """`auroc` and `average_precision` of each of several draws of the texts (see `scores`).
+) -> dict[str, np.ndarray]:
+    """`auroc` and `average_precision` of each of B draws of the texts (see `scores`): [B], NaN for None.
 
     Args:
         counts: [B, n], how often each text is drawn.
     """
     classes = [positive] if positive is not None else range(probabilities.shape[1])
-    rankings = {c: Ranking(probabilities[:, c]) for c in classes} if len(classes) <= _MOST_RANKED else {}
-    found: list[dict[str, float | None]] = []
-    for weights in counts:
-        each = {c: ranking.both(weights, gold == c) for c, ranking in rankings.items()}
-        columns = [[value for value in column if value is not None] for column in zip(*each.values(), strict=True)]
-        means = [float(np.mean(column)) if column else None for column in columns] or [None, None]
-        found.append(dict(zip(("auroc", "average_precision"), means, strict=True)))
-    return found
+    found = np.full((2, len(counts), 1), np.nan)
+    if len(classes) <= _MOST_RANKED:
+        of_texts = np.ascontiguousarray(counts.T)
+        found = np.stack([Ranking(probabilities[:, c]).of_draws(of_texts, gold == c) for c in classes], axis=-1)
+    return dict(zip(("auroc", "average_precision"), mean_of_defined(found), strict=True))
 
 
 def scores_of_draws(
@@ -85,8 +83,8 @@ def scores_of_draws(
     draws: Sequence[np.ndarray],
     positive: int | None = None,
     predicted: np.ndarray | None = None,
-) -> dict[str, Sequence[float | None]]:
-    """The `scores` of draws of the texts, all at once: name -> one for each of B draws.
+) -> dict[str, np.ndarray]:
+    """The `scores` of draws of the texts, all at once: name -> float64 [B], NaN for what is not defined.
 
     Args:
         draws: B arrays of the numbers of texts, each as often as it is drawn.
@@ -117,32 +115,22 @@ def scores_of_draws(
     # Gorodkin 2004, equation 8, of the margins.
     covariance = of_right.sum(1) * total - (of_gold * of_given).sum(1)
     spread = (total**2 - (of_gold**2).sum(1)) * (total**2 - (of_given**2).sum(1))
-    found["mcc"] = np.where((of_gold > 0).sum(1) < 2, None, ratio(covariance, np.sqrt(spread)))
+    found["mcc"] = np.where((of_gold > 0).sum(1) < 2, np.nan, ratio(covariance, np.sqrt(spread)))
     of_text = probabilities[every, gold].astype(np.float64)
     found["loss"] = counts @ np.log(1 / np.clip(of_text, SMALLEST, 1)) / total
     confidence, is_right = probabilities[every, predicted], predicted == gold
     found["calibration_error"] = np.array([calibration_error(confidence, is_right, weights) for weights in counts])
-    ranked = _ranked(gold, probabilities, positive, counts)
-    ordered = {name: found[name] if name in found else [each[name] for each in ranked] for name in METRICS}
+    found |= _ranked(gold, probabilities, positive, counts)
+    ordered = {name: found[name] for name in METRICS}
     if positive is None:
         return ordered
     of_two = [_of_two(gold, predicted, positive, weights) for weights in counts]
-    return ordered | {name: [each[name] for each in of_two] for name in OF_TWO}
+    return ordered | {name: np.array([each[name] for each in of_two], np.float64) for name in OF_TWO}
 
 
 def counts_of(draws: Sequence[np.ndarray], n: int) -> np.ndarray:
     """How often each of n texts is in each draw: float64 [B, n]."""
     return np.stack([np.bincount(draw, minlength=n) for draw in draws]).astype(np.float64)
-
-
-def ratio(part: np.ndarray, whole: np.ndarray, of_nothing: float = 0.0) -> np.ndarray:
-    """part / whole, or `of_nothing` where that is 0."""
-    return np.divide(part, whole, out=np.full_like(part, of_nothing), where=whole > 0)
-
-
-def defined_ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole, NaN where that is 0: not defined."""
-    return ratio(part, whole, of_nothing=np.nan)
 
 
 def per_class(

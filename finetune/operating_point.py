@@ -1,8 +1,12 @@
 """Where a probability becomes a yes: the threshold that reaches what is asked for, and what it costs."""
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
 from .settings import FinetuneError
 
@@ -136,19 +140,24 @@ def temperature(gold: np.ndarray, probabilities: np.ndarray) -> float:
         gold: int64 [n].
         probabilities: float32 [n, C].
     """
-    from scipy.optimize import minimize_scalar
+    logits = torch.tensor(probabilities, dtype=torch.float64).clamp_min(_SMALLEST).log()  # [n, C]
+    of_gold = logits.gather(1, torch.tensor(gold)[:, None]).mean()
 
-    logits = np.log(np.maximum(probabilities.astype(np.float64), _SMALLEST))
-    places = np.arange(len(gold))
+    def loss(sharpness: float) -> float:
+        return float((logits * sharpness).logsumexp(1).mean() - of_gold * sharpness)
 
-    def loss(log_temperature: float) -> float:
-        scaled = logits / np.exp(log_temperature)
-        return float((np.logaddexp.reduce(scaled, axis=1) - scaled[places, gold]).mean())
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-_WIDEST, _WIDEST), method="bounded").x))
+    return _temperature_of_least(loss)
 
 
 _SMALLEST, _WIDEST = 1e-12, 3.0
+
+
+def _temperature_of_least(loss: Callable[[float], float]) -> float:
+    """The temperature with the least loss, which is given its inverse."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(lambda exponent: loss(math.exp(-exponent)), bounds=(-_WIDEST, _WIDEST), method="bounded")
+    return math.exp(found.x)
 
 
 def tell_temperature(value: float | None, calibrates: bool, what: str) -> list[str]:
@@ -172,16 +181,10 @@ def label_temperature(targets: np.ndarray, outputs: np.ndarray) -> float:
         targets: [n, K] of 0 and 1.
         outputs: float32 [n, K], the probability of each label.
     """
-    from scipy.optimize import minimize_scalar
-
     # A label that is surely there is no surer than float32 can tell, and so is one that is surely not.
-    logits = _logits(np.maximum(outputs, 1 - _SUREST)).ravel()
-    signed = np.where(targets.ravel() == 1, -logits, logits)
-
-    def loss(log_temperature: float) -> float:
-        return float(np.logaddexp(0, signed / np.exp(log_temperature)).mean())
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-_WIDEST, _WIDEST), method="bounded").x))
+    logits = _logits(np.maximum(outputs, 1 - _SUREST))
+    signed = torch.from_numpy(np.where(targets == 1, logits, -logits))  # [n, K], large where the label is right
+    return _temperature_of_least(lambda sharpness: -float(F.logsigmoid(signed * sharpness).mean()))
 
 
 def labels_at_temperature(outputs: np.ndarray, value: float) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from .ratios import defined_ratio, ratio
+
 
 class Ranking:
     """Texts in the order of a number; texts of one number stand together.
@@ -25,34 +27,36 @@ class Ranking:
             weights: [n], how often each text counts.
             positive: bool [n].
         """
-        counts = self._counts(weights, positive)
-        return _auroc(*counts), _average_precision(*counts)
+        area, precision = (float(found[0]) for found in self.of_draws(weights[:, None].astype(np.float64), positive))
+        return None if np.isnan(area) else area, None if np.isnan(precision) else precision
 
-    def _counts(self, weights: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positive and negative texts of each number, the largest first."""
-        ranked, is_positive = weights[self._order].astype(np.float64), positive[self._order]
-        if not len(ranked):
-            return ranked, ranked
-        of_positive = np.add.reduceat(np.where(is_positive, ranked, 0.0), self._starts)
-        return of_positive, np.add.reduceat(ranked, self._starts) - of_positive
+    def of_draws(self, counts: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`both` of B draws of the texts, all at once: float64 [B] each, NaN for what is not defined.
 
-
-def _auroc(of_positive: np.ndarray, of_negative: np.ndarray) -> float | None:
-    pairs = of_positive.sum() * of_negative.sum()
-    if not pairs:
-        return None
-    below = of_negative.sum() - np.cumsum(of_negative)
-    return float((of_positive * (below + of_negative / 2)).sum() / pairs)
-
-
-def _average_precision(of_positive: np.ndarray, of_negative: np.ndarray) -> float | None:
-    found = np.cumsum(of_positive)
-    total = found[-1] if len(found) else 0
-    if not total:
-        return None
-    given = found + np.cumsum(of_negative)
-    precision = np.divide(found, given, out=np.zeros_like(found), where=given > 0)
-    return float((of_positive * precision).sum() / total)
+        Args:
+            counts: float64 [n, B], how often each text is drawn.
+            positive: bool [n].
+        """
+        places = np.flatnonzero(positive[self._order])
+        if not len(places):
+            return np.full(counts.shape[1], np.nan), np.full(counts.shape[1], np.nan)
+        # Only the G numbers that positive texts have add anything: the others between two of them are summed at once.
+        numbers, firsts = np.unique(np.searchsorted(self._starts, places, side="right") - 1, return_index=True)
+        starts, ends = self._starts[numbers], np.append(self._starts, len(counts))[numbers + 1]
+        cuts = np.unique(np.concatenate([[0], starts, ends[ends < len(counts)]]))
+        ranked = counts[self._order]
+        above = np.cumsum(np.add.reduceat(ranked, cuts), axis=0)
+        above = np.concatenate([np.zeros_like(above[:1]), above])  # the texts before each cut, and at last all
+        of_positive = np.add.reduceat(ranked[places], firsts)  # [G, B]
+        recalled = np.cumsum(of_positive, axis=0)  # [G, B], the positive texts of this number and of larger ones
+        given = above[np.searchsorted(cuts, ends)]  # [G, B], the texts of this number and of larger ones
+        precisions = ratio(recalled, given)
+        # The negative texts of larger numbers stand in the wrong order, those of the same number half so.
+        larger = above[np.searchsorted(cuts, starts)] - (recalled - of_positive)
+        num_positive, num_negative = recalled[-1], above[-1] - recalled[-1]
+        in_order = num_negative - (larger + given - recalled) / 2
+        areas = defined_ratio((of_positive * in_order).sum(0), num_positive * num_negative)
+        return areas, defined_ratio((of_positive * precisions).sum(0), num_positive)
 
 
 BINS = 15

@@ -216,13 +216,15 @@ class BertConfig:
         """The content of a config.json for transformers; `architecture` is the name of the saved class."""
         values = asdict(self)
         num_labels = values.pop("num_labels")
-        if self.id2label is None and num_labels != 2:
-            values["id2label"] = {index: f"LABEL_{index}" for index in range(num_labels)}
-            values["label2id"] = {f"LABEL_{index}": index for index in range(num_labels)}
-        if values["id2label"] is None:
+        names = self.id2label
+        if names is None and num_labels != 2:
+            names = {index: f"LABEL_{index}" for index in range(num_labels)}
+        if names is None:
             del values["id2label"], values["label2id"]
         else:
-            values["id2label"] = {str(index): name for index, name in values["id2label"].items()}
+            values["id2label"] = {str(index): name for index, name in names.items()}
+            # Made anew: scripts set id2label of a config at hand, and label2id is its inverse.
+            values["label2id"] = {name: int(index) for index, name in names.items()}
         if architecture is not None:
             values["architectures"] = [architecture]
         if not self.classifier_hidden_layers:

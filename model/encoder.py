@@ -97,7 +97,7 @@ class EncoderLayer(nn.Module):
             context, weights = attend(self.qkv(hidden).unflatten(1, (3, self.num_heads, -1)), plan)
         else:
             some = hidden.index_select(0, chosen.tokens)  # [R, H]
-            query, key_value = self.qkv(hidden, some)  # [R, H], [T, 2 * H]
+            query, key_value = self._query_of_some(hidden, some, chosen.tokens)  # [R, H], [T, 2 * H]
             query = query.unflatten(1, (self.num_heads, -1))  # [R, A, D]
             key_value = key_value.unflatten(1, (2, self.num_heads, -1))  # [T, 2, A, D]
             context = attend_from_chosen(query, key_value, plan, chosen)  # [R, A, D]
@@ -105,6 +105,14 @@ class EncoderLayer(nn.Module):
         hidden = self.attention_norm(hidden + self.dropout(self.attention_output(context.flatten(1))))  # [T, H], [R, H]
         inner = self.activation(self.intermediate(hidden))  # [T, intermediate_size], [R, ...]
         return self.output_norm(hidden + self.dropout(self.output(inner))), weights  # [T, H], [R, H]
+
+    def _query_of_some(self, hidden: Tensor, some: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries [R, H] of `some`, the tokens [R] of hidden [T, H]; keys and values of all, [T, 2 * H]."""
+        if isinstance(self.qkv, QueryKeyValue):
+            return self.qkv(hidden, some)
+        # A module put in its place, such as an adapter around it, is asked for all three.
+        query, key_value = self.qkv(hidden).tensor_split([hidden.shape[1]], dim=1)
+        return query.index_select(0, tokens), key_value
 
 
 class Layers(nn.ModuleList):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..metrics import SMALLEST, counts_of, defined_ratio, per_class, ratio
+from ..metrics import SMALLEST, counts_of, per_class
 from ..operating_point import defined_share
+from ..ratios import defined_ratio, ratio
 from .tags import entities, parts
 
 

@@ -326,10 +326,10 @@ class Task(Labels):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
-        """The `scores` of several draws of the texts (see `drawn`): name -> one for each."""
+    ) -> dict[str, np.ndarray]:
+        """The `scores` of B draws of the texts (see `drawn`): name -> float64 [B], NaN for what is not defined."""
         found = [self.scores(*self.drawn(targets, outputs, texts)) for texts in draws]
-        return {name: [scores[name] for scores in found] for name in self.metrics}
+        return {name: np.array([scores[name] for scores in found], np.float64) for name in self.metrics}
 
     def judge(self, scores: Mapping[str, float | None], metric: str) -> list[float]:
         """Scores as a sort key, lowest best: the metric, then the loss to break ties. An undefined score is worst, and

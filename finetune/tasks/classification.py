@@ -207,7 +207,7 @@ class Classification(Task):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
+    ) -> dict[str, np.ndarray]:
         """See `finetune.metrics.scores_of_draws`."""
         return scores_of_draws(targets, outputs, draws, self.positive, self.answers(outputs))
 

@@ -237,7 +237,7 @@ class MultiLabel(Task):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
+    ) -> dict[str, np.ndarray]:
         """See `finetune.label_metrics.multi_label_scores_of_draws`."""
         return multi_label_scores_of_draws(targets, outputs, outputs >= self.thresholds, draws)
 

@@ -205,7 +205,7 @@ class MultipleChoice(Task):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
+    ) -> dict[str, np.ndarray]:
         """See `finetune.choice_metrics.choice_scores_of_draws`."""
         return choice_scores_of_draws(targets, outputs, draws)
 

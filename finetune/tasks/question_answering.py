@@ -196,7 +196,7 @@ class QuestionAnswering(Task):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
+    ) -> dict[str, np.ndarray]:
         """The same of each draw; texts are compared once."""
         of_texts = scores_of_texts(targets, outputs, self.threshold)
         found = [means(of_texts, texts, self.can_be_null) for texts in draws]

@@ -237,7 +237,7 @@ class Tagging(Task):
 
     def scores_of_draws(
         self, targets: np.ndarray, outputs: np.ndarray, draws: Sequence[np.ndarray]
-    ) -> dict[str, Sequence[float | None]]:
+    ) -> dict[str, np.ndarray]:
         """See `finetune.entities.tag_metrics.tagging_scores_of_draws`."""
         return tagging_scores_of_draws(targets, outputs, self.labels, self.of_words, draws)
 

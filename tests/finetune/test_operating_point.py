@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax
 from sklearn import metrics as reference
 
-from finetune.operating_point import OTHER, OperatingPoint, at_temperature, rates, temperature, threshold_for
+from finetune.operating_point import (
+    OTHER,
+    OperatingPoint,
+    at_temperature,
+    label_temperature,
+    labels_at_temperature,
+    rates,
+    temperature,
+    threshold_for,
+)
 from finetune.settings import FinetuneError
 
 rows = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_size=30)
@@ -68,3 +77,15 @@ def test_the_temperature_takes_back_what_made_probabilities_too_sure():
               for t in (found * 0.9, found, found * 1.1)]  # fmt: skip
     assert losses[1] == min(losses)
     assert reference.log_loss(gold, back) == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_the_temperature_of_labels_takes_back_what_made_them_too_sure():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(-1, 2, (3000, 4))
+    targets = (rng.random(logits.shape) < expit(logits)).astype(np.float32)
+    sure = expit(3 * logits).astype(np.float32)
+    found = label_temperature(targets, sure)
+    assert found == pytest.approx(3, rel=0.05)
+    losses = [reference.log_loss(targets.ravel(), labels_at_temperature(sure, t).ravel().astype(np.float64))
+              for t in (found * 0.95, found, found * 1.05)]  # fmt: skip
+    assert losses[1] == min(losses)

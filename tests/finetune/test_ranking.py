@@ -31,6 +31,18 @@ def test_both_are_those_of_scikit_learn(rows):
         assert found[1] is None
 
 
+@given(rows, st.integers(0, 4), st.integers(0, 2**32 - 1))
+@settings(max_examples=100)
+def test_draws_are_ranked_together_as_each_by_itself(rows, num_draws, seed):
+    numbers, positive, _ = (np.array(column) for column in zip(*rows, strict=True))
+    counts = np.random.default_rng(seed).integers(0, 3, (len(rows), num_draws)).astype(float)
+    ranking = Ranking(numbers)
+    areas, precisions = ranking.of_draws(counts, positive)
+    expected = np.array([ranking.both(weights, positive) for weights in counts.T], float).reshape(-1, 2)
+    assert areas == pytest.approx(expected[:, 0], nan_ok=True)
+    assert precisions == pytest.approx(expected[:, 1], nan_ok=True)
+
+
 @given(rows)
 @settings(max_examples=300)
 def test_a_text_that_counts_twice_is_two_texts(rows):

@@ -116,6 +116,33 @@ def test_asking_for_hidden_states_or_attentions_changes_no_score(kind):
     assert [weights.shape for weights in full.attentions] == [(3, 2, 6, 6)] * 2
 
 
+class Adapter(torch.nn.Module):
+    """A low-rank addition to a linear layer, put in its place (Hu et al. 2022)."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = torch.nn.Linear(16, 2, bias=False), torch.nn.Linear(2, 48, bias=False)
+
+    def forward(self, hidden):
+        return self.base(hidden) + self.up(self.down(hidden))
+
+
+@pytest.mark.parametrize("at", [None, torch.tensor([3, 6])])
+def test_an_adapter_around_the_three_projections_gives_what_merged_weights_give(at):
+    adapted, merged, batch = BertModel(tiny()), BertModel(tiny()), batch_of([5, 1, 7])
+    merged.load_state_dict(adapted.state_dict())
+    for ours, plain in zip(adapted.layers, merged.layers, strict=True):
+        ours.qkv = adapter = Adapter(ours.qkv)
+        with torch.no_grad():
+            plain.qkv.weight += adapter.up.weight @ adapter.down.weight
+    found, expected = (net.encode(batch, at=at) for net in (adapted, merged))
+    torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
+    torch.testing.assert_close(found.pooler_output, expected.pooler_output)
+    found.pooler_output.square().sum().backward()
+    assert all(layer.qkv.down.weight.grad.abs().sum() > 0 for layer in adapted.layers)
+
+
 def test_the_last_layer_computes_no_more_than_it_has_to():
     net = BertForPreTraining(tiny())
     rows = []

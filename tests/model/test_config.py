@@ -151,6 +151,13 @@ def test_label_names_follow_a_change_of_their_number():
     assert renamed.num_labels == 3 and renamed.label2id == {"a": 0, "b": 1, "c": 2}
 
 
+def test_names_set_by_a_script_are_saved_both_ways_round():
+    config = BertConfig(id2label={0: "no", 1: "yes"})
+    config.id2label = {0: "off", 1: "on"}
+    written = config.to_dict()
+    assert written["id2label"] == {"0": "off", "1": "on"} and written["label2id"] == {"off": 0, "on": 1}
+
+
 def test_flops_are_those_that_torch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
