@@ -169,7 +169,11 @@ def tell_temperature(value: float | None, calibrates: bool, what: str) -> list[s
     """
     if value is not None:
         told = "at" if calibrates else "as they are; they would fit the validation texts better at"
-        return [f"probabilities are {told} temperature {value:.2f}{'' if calibrates else ' (--calibrate)'}"]
+        # No higher and no lower ones were looked at.
+        edge = (
+            " or more" if value > 0.99 * math.exp(_WIDEST) else " or less" if value < 1.01 * math.exp(-_WIDEST) else ""
+        )
+        return [f"probabilities are {told} temperature {value:.2f}{edge}{'' if calibrates else ' (--calibrate)'}"]
     few = f"probabilities are as they were: fewer than {FEWEST_MISTAKES} {what} are answered wrongly, too few to find a"
     return [f"{few} temperature"] if calibrates else []
 

@@ -177,7 +177,8 @@ class Predictor(_Asked):
     ):
         # What needs no folder is looked at before one is opened.
         arithmetic = Precision(find_device(device), precision)
-        folder, task = Path(folder), task or task_of_folder(Path(folder))
+        self._folder = folder = Path(folder)
+        task = task or task_of_folder(folder)
         self.model = task.open_model(folder).to(arithmetic.device)
         self.tokenizer = open_tokenizer(folder)
         config = self.model.config
@@ -192,13 +193,20 @@ class Predictor(_Asked):
         self._tokens_at_once = micro_batch_tokens or tokens_at_once(arithmetic.device)
 
     def outputs(self, examples: Sequence[Example]) -> np.ndarray:
-        """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C]."""
+        """The task's outputs for each text, or for each word: say the probability of each class, float32 [I, C].
+
+        Raises:
+            FinetuneError: one of them is NaN.
+        """
         length, long_text = self.facts.sequence_length, self.facts.long_text
         encoded = self.task.encode(examples, self.tokenizer, length, long_text)
         self.num_long += encoded.num_long
         self.num_cut += encoded.num_cut
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         found = outputs(self.task, self.model, maker, self._precision, World())
+        if np.isnan(found).any():
+            raise FinetuneError(f"{self._folder} answers with numbers that are none (NaN), as its weights are damaged "
+                                "or too large to compute with: copy the folder again, or fine-tune again")  # fmt: skip
         # What the memory allows is known now.
         self._tokens_at_once = maker.micro_batch_tokens
         return self.task.finished(found)

@@ -14,6 +14,7 @@ from finetune.operating_point import (
     label_temperature,
     labels_at_temperature,
     rates,
+    tell_temperature,
     temperature,
     threshold_for,
 )
@@ -89,3 +90,13 @@ def test_the_temperature_of_labels_takes_back_what_made_them_too_sure():
     losses = [reference.log_loss(targets.ravel(), labels_at_temperature(sure, t).ravel().astype(np.float64))
               for t in (found * 0.95, found, found * 1.05)]  # fmt: skip
     assert losses[1] == min(losses)
+
+
+def test_a_temperature_at_the_edge_of_the_search_is_told_as_one():
+    rng = np.random.default_rng(1)
+    probabilities = softmax(rng.normal(0, 3, (200, 3)), axis=1).astype(np.float32)
+    # Always wrong: no temperature is high enough. Always right: none is low enough.
+    for gold, edge in ((probabilities.argmin(1), " or more"), (probabilities.argmax(1), " or less")):
+        (told,) = tell_temperature(temperature(gold, probabilities), True, "texts")
+        assert told.endswith(edge)
+    assert tell_temperature(2.0, False, "texts")[0].endswith("at temperature 2.00 (--calibrate)")

@@ -324,3 +324,11 @@ def test_a_vocabulary_larger_than_the_model_is_refused(fine_tuned, small_tokeniz
     entries = small_tokenizer.vocab_size
     with pytest.raises(FinetuneError, match=rf"has {entries + 1} vocabulary entries and {entries} embeddings"):
         Predictor(folder)
+
+
+def test_a_model_that_answers_with_no_numbers_is_refused(fine_tuned):
+    asked = Classifier.load(fine_tuned(), device="cpu")
+    with torch.no_grad():
+        list(asked.model.parameters())[-1][0] = float("nan")
+    with pytest.raises(FinetuneError, match=r"answers with numbers that are none \(NaN\).* fine-tune again"):
+        asked.predict(TEXTS)
