@@ -8,12 +8,16 @@ import hashlib
 import multiprocessing.context
 import os
 import signal
+import socket
 import sys
 import threading
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +76,33 @@ class Block:
         with np.load(path, allow_pickle=False) as arrays:
             whole = {name: arrays[name] for name in arrays.files}
         return cls(**whole | {"words": int(whole["words"]), "bytes": int(whole["bytes"])})
+
+
+@cache
+def software() -> str:
+    """What decides, besides text and tokenizer, what becomes of a block: this program, and what it computes with."""
+    own = hashlib.blake2b(digest_size=4)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        own.update(path.read_bytes())
+    packages = (f"{name} {version(name)}" for name in ("sentencex", "tokenizers"))
+    return ", ".join([f"data_prep {own.hexdigest()}", *packages, f"Unicode {unicodedata.unidata_version}"])
+
+
+def encode_for(asking: str, tokenizer: WordPieceTokenizer, block: TextBlock, language: str) -> Block:
+    """`encode_block` in another process, perhaps on another machine.
+
+    Args:
+        asking: the `software` of the process that asks for it.
+
+    Raises:
+        UserError: this process has other software.
+    """
+    if asking != software():
+        raise UserError(
+            f"the worker on {socket.gethostname()} has other software ({software()}) than the process that prepares "
+            f"({asking}), and may cut text otherwise: install the same versions on all machines"
+        )
+    return encode_block(tokenizer, block, language)
 
 
 def encode_block(tokenizer: WordPieceTokenizer, block: TextBlock, language: str) -> Block:
@@ -180,11 +211,18 @@ def encode(
     """
     try:
         return _encode(blocks, store, submit, in_flight, made_of)
-    except BrokenExecutor as error:
+    except Exception as error:
+        # Dask has errors of its own for it.
+        if not isinstance(error, BrokenExecutor | CancelledError) and not _is_of(error, "distributed"):
+            raise
         raise UserError(
             "a worker process ended while it encoded (killed, or out of memory): give the same command again to go on, "
             "with fewer --workers"
         ) from error
+
+
+def _is_of(error: Exception, package: str) -> bool:
+    return type(error).__module__.partition(".")[0] == package
 
 
 def _encode(blocks, store: BlockStore, submit, in_flight: int, made_of) -> int:
@@ -261,5 +299,6 @@ def _begin() -> None:
 def submitter(
     executor: Executor, tokenizer: WordPieceTokenizer, language: str
 ) -> Callable[[TextBlock], "Future[Block]"]:
-    """`submit` for `encode`: blocks go to a process pool, a thread pool, or Dask's `client.get_executor()`."""
-    return lambda block: executor.submit(encode_block, tokenizer, block, language)
+    """`submit` for `encode`: blocks go to a pool of processes or threads, or to Dask's
+    `client.get_executor(pure=False)`, where a call that failed can be made again."""
+    return lambda block: executor.submit(encode_for, software(), tokenizer, block, language)

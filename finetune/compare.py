@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,8 @@ def compare(settings: FinetuneSettings, task: Task | None = None) -> Path:
         for name, run in runs.items():
             say(f"\n=== {name}")
             models[name] = results_of_run(run, dataset, world, interruption, **how)
-        if world.is_main:
-            write_comparison(settings, out, dataset, models, {name: Path(run.out) for name, run in runs.items()})
+        folders = {name: Path(run.out) for name, run in runs.items()}
+        world.from_main(partial(write_comparison, settings, out, dataset, models, folders))
     return out
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
             describe(dataset, settings)
             run = as_begun(replace(settings, folds=None, out=str(out / f"fold-{number}")), world)
             found.append(results_of_run(run, dataset, world, interruption, needs_seeds=True))
-        if world.is_main:
-            write_results(out, settings, datasets[0].task, found, datasets)
+        world.from_main(partial(write_results, out, settings, datasets[0].task, found, datasets))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from data_prep.console.screen import say
@@ -40,8 +41,7 @@ def learning_curve(settings: FinetuneSettings, task: Task | None = None) -> Path
             found = results_of_run(run, part, world, interruption)
             kept = ("validation", "test", "baselines", "restarts", "learned_nothing")
             points.append({"rows": rows, **{name: found.get(name) for name in kept}})
-        if world.is_main:
-            write_curve(out, dataset, points)
+        world.from_main(partial(write_curve, out, dataset, points))
     return out
 
 

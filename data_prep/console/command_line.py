@@ -104,7 +104,7 @@ def _main(
         _complain(f"error: {place}{error.strerror or error} (check permissions and free space)")
         return 2
     except Interrupted as stop:
-        _complain(f"{stop}. Go on with\n  {again(prog, arguments)}")
+        _complain(f"{stop}. {again(prog, arguments)}")
         return INTERRUPTED
     return 0
 
@@ -116,11 +116,14 @@ def _complain(sentence: str) -> None:
 
 
 def again(prog: str, arguments: Sequence[str]) -> str:
-    """The command that was given, as it is typed; the launcher's options but the number of processes are not known."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    """What is to be done to go on: the command that was given, as it is typed. That of several machines, or of a
+    scheduler, has options that are not known here."""
+    processes, of_all = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if of_all > processes:
+        return f"Start the same {of_all} processes again to go on."
     if processes > 1:
         prog = prog.replace("python", f"torchrun --nproc-per-node {processes}", 1)
-    return " ".join([prog, *map(shlex.quote, arguments)])
+    return " ".join(["Go on with\n ", prog, *map(shlex.quote, arguments)])
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

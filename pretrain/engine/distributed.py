@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,11 +120,10 @@ def joined(wanted: str) -> Iterator[World]:
         return
     try:
         store, rank, size = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(met(store, rank, size), store)
     except (ValueError, RuntimeError) as error:
         reason = _first_line(error)
         raise PretrainError(f"the processes do not find each other ({reason}): start them with torchrun") from error
-    # After a restart the launcher's store still holds what the processes before have written.
-    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     world = World(rank, size, dist.PrefixStore("domain-bert", store))
     try:
         _connect(world, find_device(wanted), dist.PrefixStore("group", store))
@@ -145,6 +145,46 @@ def joined(wanted: str) -> Iterator[World]:
     gc.collect()
     dist.destroy_process_group()
     _leave(world)
+
+
+def met(store: dist.Store, rank: int, size: int) -> str:
+    """A name that these processes have agreed on just now, and that none had before.
+
+    After a restart the launcher's store still holds what the processes before have written, and each machine counts
+    only its own restarts. So the main process calls out a name that it has drawn, the others answer it with names of
+    their own, and whoever finds its answer heard knows that the call was of today.
+
+    Raises:
+        PretrainError: some did not answer for ten minutes.
+    """
+    mine, deadline = secrets.token_hex(8), time.monotonic() + _TIMEOUT.total_seconds()
+    if rank == 0:
+        store.set("called", mine)
+        answers: dict[str, str] = {}
+        while len(answers) < size - 1:
+            for other in map(str, range(1, size)):
+                if other not in answers and store.check([f"answer-{other}"]):
+                    called, _, name = store.get(f"answer-{other}").decode().partition(" ")
+                    answers |= {other: name} if called == mine else {}
+            _pause(deadline, f"{size - 1 - len(answers)} of {size - 1} processes did not answer the first one")
+        store.set(f"heard-{mine}", json.dumps(answers))
+        return mine
+    answered = ""
+    while True:
+        called = store.get("called").decode() if store.check(["called"]) else ""
+        if called != answered:
+            store.set(f"answer-{rank}", f"{called} {mine}")
+            answered = called
+        elif called and store.check([f"heard-{called}"]):
+            if json.loads(store.get(f"heard-{called}")).get(str(rank)) == mine:
+                return called
+        _pause(deadline, "the first process does not answer")
+
+
+def _pause(deadline: float, problem: str) -> None:
+    if time.monotonic() > deadline:
+        raise PretrainError(f"the processes do not find each other ({problem}): start all of them again")
+    time.sleep(0.05)
 
 
 def _connect(world: World, device: str, store: dist.Store) -> None:
@@ -169,8 +209,14 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
         backend = "cpu:gloo,cuda:nccl"
     try:
         dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
+        return
     except RuntimeError as error:
-        raise PretrainError(f"the processes cannot be connected: {_first_line(error)}") from error
+        reason = _first_line(error)
+    # Not while the other one is handled: that would be taken for the loss of a process that was there.
+    raise PretrainError(
+        f"the processes cannot be connected ({reason}): let nothing block the ports between the machines, and name the "
+        "network interface in GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) where they have several"
+    )
 
 
 def _first_line(error: Exception) -> str:

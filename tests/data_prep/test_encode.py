@@ -1,7 +1,7 @@
 """Encoding block by block: the same ids for any number of workers, resumed where it stopped, joined."""
 
 import multiprocessing
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -21,9 +21,12 @@ from data_prep.encode import (
     digester,
     encode,
     encode_block,
+    encode_for,
     id_dtype,
+    software,
     submitter,
 )
+from data_prep.errors import UserError
 from data_prep.text.corpus import Document
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
@@ -217,6 +220,30 @@ def test_a_block_that_fails_stops_the_run_and_keeps_what_is_done(tmp_path, small
         done = sorted(path.name for path in store.folder.glob("*.npz"))
         assert done == ["train-00000.npz", "train-00001.npz", "train-00002.npz"]
         assert encode([*cut_blocks(documents, BLOCK_BYTES)], store, submit, 1, made_of) == 3
+
+
+def test_a_worker_with_other_software_is_refused(small_tokenizer):
+    block, mine = TextBlock("sentence", [["the heart"]]), software()
+    assert as_lists(encode_for(mine, small_tokenizer, block, "en")) == as_lists(
+        encode_block(small_tokenizer, block, "en")
+    )
+    for other in (mine.replace("sentencex ", "sentencex 0."), mine.replace("data_prep ", "data_prep 0")):
+        with pytest.raises(UserError, match="has other software .*install the same versions on all machines"):
+            encode_for(other, small_tokenizer, block, "en")
+
+
+class KilledWorker(Exception):
+    """As Dask has it."""
+
+    __module__ = "distributed.scheduler"
+
+
+@pytest.mark.parametrize("error", [BrokenExecutor(), CancelledError(), KilledWorker()])
+def test_a_worker_that_is_lost_ends_the_preparation_in_a_sentence(tmp_path, documents, error):
+    lost = Future()
+    lost.set_exception(error)
+    with pytest.raises(UserError, match="a worker process ended while it encoded"):
+        encode(cut_blocks(documents, BLOCK_BYTES), BlockStore(tmp_path), lambda block: lost, 1, lambda block: "text")
 
 
 def test_a_block_counts_words_bytes_and_sentences(small_tokenizer):

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.console.command_line import as_dict, differences, from_dict, main, to_yaml
+from data_prep.console.command_line import again, as_dict, differences, from_dict, main, to_yaml
 from data_prep.console.options import POSITIONAL
 from data_prep.errors import PrepError, UserError
 
@@ -533,3 +533,23 @@ def test_output_that_nobody_reads_on_ends_without_a_word(tmp_path: Path, argumen
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("started", "said"),
+    [
+        ({}, "Go on with\n  python -m pretrain.run --out 'my run'"),
+        (
+            {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"},
+            "Go on with\n  torchrun --nproc-per-node 4 -m pretrain.run --out 'my run'",
+        ),
+        ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "Start the same 16 processes again to go on."),
+        ({"WORLD_SIZE": "2"}, "Start the same 2 processes again to go on."),
+    ],
+)
+def test_what_is_said_to_go_on_is_what_was_started(started, said, monkeypatch):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert again("python -m pretrain.run", ["--out", "my run"]) == said
