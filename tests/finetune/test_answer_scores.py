@@ -182,3 +182,9 @@ def test_baselines_answer_without_a_model():
     assert json.dumps(null_scores(no_answer(rows)).tolist()) == "[10000.0, 10000.0]"
     # A sentence that is given whatever is asked stays what it is, also where no answer would be better.
     assert best_threshold(rows, first_sentence(rows)) > -10_000
+
+
+def test_texts_of_one_null_score_are_answered_or_not_together():
+    rows = [Example("x:1", "What?", "the heart", answers) for answers in (((4, 9),), (), ())]
+    outputs = np.stack([row_of(0.0, np.array([[4, 9]]), np.ones(1))] * 3)
+    assert scores_of_texts(rows, outputs, best_threshold(rows, outputs))["f1"].tolist() == [0, 1, 1]

@@ -63,10 +63,10 @@ def test_one_class_for_all_is_nothing_learned_where_the_loss_is_hardly_better_th
 
 def test_with_weights_of_classes_the_entropy_is_that_of_the_weighted_labels():
     weights = (len(GOLD) / (3 * np.bincount(GOLD))).astype(np.float32)
-    even = np.full((len(GOLD), 3), 1 / 3, dtype=np.float32)
-    found = collapse_of(GOLD, even, weights, 1e-3)
+    given = frequencies(GOLD, 3)
+    found = collapse_of(GOLD, given, weights, 1e-3)
     assert found.unread == pytest.approx(np.log(3), rel=1e-5)
-    assert found.loss == pytest.approx(log_loss(GOLD, even, sample_weight=weights[GOLD]), rel=1e-5)
+    assert found.loss == pytest.approx(log_loss(GOLD, given, sample_weight=weights[GOLD]), rel=1e-5)
 
 
 def test_labels_by_their_frequencies_are_nothing_learned():

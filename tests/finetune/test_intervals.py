@@ -194,3 +194,14 @@ def test_memory_does_not_decide_an_interval(monkeypatch):
     whole = intervals(task, gold, outputs, rows)
     monkeypatch.setattr(finetune.intervals, "_AT_ONCE", 90)
     assert intervals(task, gold, outputs, rows) == whole
+
+
+def test_resamples_without_a_difference_count_for_neither_model():
+    task, gold = Classification(["a", "b"]), np.arange(20) % 2
+    given = gold.copy()
+    given[7] = 1 - given[7]
+    one, two = (np.eye(2, dtype=np.float32)[each] for each in (gold, given))
+    for first, other in ((one, two), (two, one)):
+        found = paired([(task, first)], {"x": [(task, other)]}, gold, [Example("", "")] * 20)["x"]["accuracy"]
+        # The only row on which they differ is missing in so many resamples.
+        assert found["p"] == pytest.approx(2 * (19 / 20) ** 20, abs=0.12)

@@ -12,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from data_prep.durable import file_facts, read_sealed, write_sealed
+from finetune import training
 from finetune.results import kept_seed
 from finetune.run import main
 from finetune.tasks.classification import Classification
@@ -427,3 +428,16 @@ def test_a_seed_whose_loss_is_no_number_is_the_last_to_be_kept(metric):
     for found in ([lost, learned], [learned, lost]):
         assert best_of(Classification(), found, metric, 64) is learned
     assert best_of(Classification(), [lost], metric, 64) is lost
+
+
+def test_each_seed_drops_other_values(given, tmp_path, monkeypatch):
+    drawn = []
+
+    class Watched(training.Learner):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            drawn.append(self.seed)
+
+    monkeypatch.setattr(training, "Learner", Watched)
+    assert main(given(tmp_path / "run", seeds=2, budget="1steps")) == 0
+    assert drawn == [1, 2]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from data_prep.examples.packing import ShardExamples
 from data_prep.text.corpus import Corpus
+from pretrain import pretraining
 from pretrain.engine.checkpoint import read_state
 from pretrain.engine.folder import claimed
 from pretrain.engine.settings import PretrainError
@@ -324,7 +325,7 @@ def test_a_stable_schedule_is_extended_as_if_the_budget_had_been_larger_from_the
 def test_the_last_evaluation_takes_as_much_as_a_larger_budget_allows(prepared, tmp_path):
     planned = []
     for budget in ("4steps", "12steps"):
-        assert main(arguments(prepared, tmp_path / "run", budget, **{"batch-size": 64})) == 0
+        assert main(arguments(prepared, tmp_path / "run", budget, **{"batch-size": 64, "evaluations": 1})) == 0
         newest = max((tmp_path / "run" / "checkpoints").iterdir())
         planned.append(read_state(newest, ())["evaluation"])
     held_out = len(ShardExamples.of(prepared, "validation", 48)(0))
@@ -553,3 +554,19 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, cap
     for word in ("parameters", "steps", "tokens", "memory", "time"):
         assert word in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_the_seed_decides_the_first_weights_and_the_dropout(prepared, tmp_path, monkeypatch):
+    begun = []
+
+    class Watched(pretraining.Learner):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            begun.append((self.seed, self.model.bert.embeddings.word.weight.detach().clone()))
+
+    monkeypatch.setattr(pretraining, "Learner", Watched)
+    for run, seed in enumerate((1, 1, 2)):
+        assert main(arguments(prepared, tmp_path / str(run), "1steps", seed=seed)) == 0
+    (one, first), (same, again), (other, last) = begun
+    assert (one, same, other) == (1, 1, 2)
+    assert first.equal(again) and not first.equal(last)

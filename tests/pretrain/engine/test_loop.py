@@ -25,7 +25,7 @@ from pretrain.engine.optimizer import DepthRates, Optimizer
 from pretrain.engine.process import Interruption
 from pretrain.engine.progress import MetricsFile, Progress
 from pretrain.engine.settings import LoopSettings, PretrainError
-from pretrain.engine.step import Learner, change_weights, step
+from pretrain.engine.step import Learner, backward, change_weights, step
 from pretrain.masked_words import MaskedWords
 from pretrain.next_sentence import NextSentence
 from pretrain.objective import PretrainingObjective
@@ -375,3 +375,64 @@ def test_ten_such_steps_in_a_row_end_the_run_and_name_the_checkpoint(prepared, m
     with pytest.raises(PretrainError, match=f"10 steps in a row.*{run.checkpoints.path(0)}"):
         train(run, drawn(*examples_and_maker(prepared)), evaluate=None)
     assert run.counters.step == run.counters.skipped == 10
+
+
+@pytest.mark.parametrize("largest", [0.01, 0.1])
+def test_the_gradient_is_clipped_to_what_is_asked_for(prepared, model, largest):
+    examples, maker = examples_and_maker(prepared)
+    learner = make_learner(model, clip_norm=largest)
+    assert step(learner, drawn(examples, maker)).norm > 0.2
+    # A tenth of the gradient is in the average of AdamW after one step.
+    averages = [value for name, value in learner.optimizer.state_tensors().items() if name.startswith("exp_avg/")]
+    assert 10 * torch.stack([value.norm() for value in averages]).norm() == pytest.approx(largest, rel=1e-3)
+
+
+def test_each_step_is_drawn_with_its_number_and_progress(prepared, model, tmp_path):
+    seen = []
+
+    class Watched(BatchMaker):
+        def begin(self, step, progress):
+            seen.append((step, progress))
+
+    examples, _ = examples_and_maker(prepared)
+    maker = Watched(prepared.train, prepared.tokenizer, "token", 10**9)
+    run = make_run(prepared, model, tmp_path, "10steps", schedule="warmup-stable-decay", warmup=0.0)
+    train(run, Batches(SameAgain(examples[:2]), maker, 2, Position(), World()), lambda model: {"loss": 1.0})
+    assert [step for step, _ in seen] == list(range(10))
+    # Nothing changes on the plateau, and all of it in the last fifth.
+    assert [progress for _, progress in seen] == pytest.approx([0.0] * 9 + [0.5])
+
+
+def test_each_micro_batch_of_each_process_has_dropout_of_its_own(prepared):
+    torch.manual_seed(0)
+    model = BertForPreTraining(tiny_config(prepared, dropout=0.3))
+    examples, maker = examples_and_maker(prepared)
+    batch = maker.packed(examples)
+
+    def loss_of(rank, number):
+        learner, losses = make_learner(copy.deepcopy(model)), {}
+        learner.world = SimpleNamespace(rank=rank, size=1)
+        backward(learner, batch, number, learner.counts(batch), losses)
+        return float(losses["mlm"])
+
+    assert loss_of(0, 0) == loss_of(0, 0)
+    assert len({loss_of(0, 0), loss_of(0, 1), loss_of(1, 0)}) == 3
+
+
+def test_the_steps_since_an_overflow_go_into_the_checkpoint(prepared, model, tmp_path):
+    run = make_run(prepared, model, tmp_path, "9steps", precision="fp16")
+    run.learner.loss_scale.steps_since_overflow.fill_(1_234)
+    run.save(Position())
+    again = make_run(prepared, model, tmp_path, "9steps", precision="fp16")
+    assert again.learner.loss_scale.state() == run.learner.loss_scale.state() == (2.0**16, 1_234)
+
+
+@pytest.mark.parametrize("losses", [(1.0, 1.0, math.nan, math.nan), (math.nan, math.nan, math.nan, math.nan)])
+def test_an_equal_evaluation_is_no_better_one(prepared, model, tmp_path, losses):
+    run = make_run(prepared, model, tmp_path, "30steps")
+    run.patience = 3
+    for number, loss in enumerate(losses, 1):
+        assert not run.has_stalled()
+        run.counters.step = number
+        record_evaluation(run, {"loss": loss})
+    assert run.counters.best_step == 1 and run.counters.evaluations_since_best == 3 and run.has_stalled()

@@ -197,3 +197,11 @@ def test_beta2_is_that_of_adamw(model):
     for one, expected in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
     assert not torch.allclose(model.nsp_head.weight, other.nsp_head.weight, atol=1e-4)
+
+
+def test_beside_muon_all_else_takes_0_65_of_the_rate(model):
+    optimizer = Optimizer(model, "muon", 1e-3, 0.0)
+    optimizer.set_learning_rate(1e-2)
+    adamw, muon = optimizer.parts
+    assert [group["lr"] for group in adamw.param_groups] == pytest.approx([0.65e-2] * len(adamw.param_groups))
+    assert [group["lr"] for group in muon.param_groups] == [1e-2]
