@@ -229,7 +229,7 @@ def _about_characters(checks: dict) -> list[str]:
     if checks["joiners"] > 0.001 * checks["bytes"]:
         found.append(
             f"{checks['joiners']:,} characters join or part letters without a space (U+200C, U+200D, as in Persian): "
-            "the tokenizer drops them, and what they part becomes one word; put a space where a word ends."
+            "the tokenizer drops them, and what U+200C parts becomes one word; put a space where a word ends."
         )
     return found
 

@@ -66,7 +66,7 @@ class PrepSettings:
     lowercase: bool = True
     """Lower-case the text."""
     strip_accents: bool = False
-    """Remove accents (this also takes Korean syllables apart)."""
+    """Remove accents (also the vowel signs of Hindi, Thai and others; and it takes Korean syllables apart)."""
     show_text: Literal["yes", "no"] = "yes"
     """no: nothing of the text on the screen, in the log or in the report."""
     workers: int | Literal["auto"] = "auto"

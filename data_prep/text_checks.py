@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
+from .text.cells import JOINERS
 from .text.wrapping import UNSPACED
 from .vocabulary.wordpiece import LONGEST_WORD, SPECIAL_TOKENS, bert_normalizer
 
@@ -21,7 +22,7 @@ _TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNO
 # Not split by the tokenizer (Chinese and Japanese are). Few words have this many letters.
 _WITHOUT_SPACES = re.compile(f"[{UNSPACED}]{{20,}}")
 # Dropped by the tokenizer. In Persian and many Indian scripts they decide how two letters are written.
-_JOINERS = ("\u200c".encode(), "\u200d".encode())
+_JOINERS = tuple(joiner.encode() for joiner in JOINERS)
 # Of private use, as UTF-8: letters and bullets that one font alone can show.
 _PRIVATE = re.compile(
     rb"\xee[\x80-\xbf]{2}|\xef[\x80-\xa3][\x80-\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2}|\xf4[\x80-\x8f][\x80-\xbf]{2}"

@@ -26,7 +26,7 @@ from .batches import BatchMaker, Encoded
 from .candidates import ways
 from .compare import named_models
 from .dataset import Dataset, describe, read_dataset, sampled
-from .finetuning import cut_sentence
+from .finetuning import cut_sentence, warn_of_unknown
 from .folds import folds
 from .learning_curve import growing
 from .predictor import outputs
@@ -92,6 +92,7 @@ def _planned(settings: FinetuneSettings, parts: Sequence[Dataset], shows_texts: 
     train = _encoded(dataset.train, dataset, tokenizer, settings)
     validation = _encoded(dataset.validation, dataset, tokenizer, settings)
     say(f"In {train.num_texts:,} of them: {cut_sentence(train, settings, task)}")
+    warn_of_unknown("training", train, tokenizer)
     if shows_texts and settings.show_text == "yes":
         _show_examples(train, dataset, tokenizer)
     model = task.build_model(settings, settings.seed)

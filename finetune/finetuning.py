@@ -8,6 +8,7 @@ import torch
 
 from data_prep.console.screen import say
 from data_prep.durable import write_text
+from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from pretrain.engine.device import Machine
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import weights_digest
@@ -27,6 +28,9 @@ from .tasks import Task
 from .teacher import open_teacher
 from .tokenizer import open_tokenizer
 from .training import Material, SeedTraining, best_of, seed_name
+
+# Of the tokens: more are no rare words, but another language, script or form of its letters.
+_MOST_UNKNOWN = 0.05
 
 
 def finetune(settings: FinetuneSettings, task: Task | None = None) -> Path:
@@ -126,6 +130,8 @@ def prepare(settings: FinetuneSettings, dataset: Dataset) -> Material:
         task.encode(part, tokenizer, settings.sequence_length, settings.long_text) for part in parts
     )
     say(cut_sentence(train, settings, task))
+    for name, part in {"training": train, "validation": validation, "test": test}.items():
+        warn_of_unknown(name, part, tokenizer)
     facts = [part.digest() for part in (train, validation, test)]
     facts += [weights_digest(Path(settings.model)), tokenizer.digest(), *task.facts()]
     facts += [] if teacher is None else [teacher.digest]
@@ -147,6 +153,15 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
     cut = train.num_cut / train.num_tokens
     remedy = " (--long-text windows reads everything)" if task.takes_windows else ""
     return sentence + f"{cut:.1%} of all tokens will be cut{remedy}."
+
+
+def warn_of_unknown(name: str, part: Encoded, tokenizer: TextTokenizer) -> None:
+    """Say so where much of the texts of a part is not in the vocabulary."""
+    share = float((part.ids == tokenizer.unk_id).mean()) if len(part.ids) else 0.0
+    if share > _MOST_UNKNOWN:
+        say(f"{share:.0%} of the tokens of the {name} texts are [UNK], words with a character that is not in the "
+            "vocabulary: the model reads nothing of them. Give a model of this language and script as --model; letters "
+            "with accents must be composed as in the text that it was pretrained on (mostly NFC).")  # fmt: skip
 
 
 def introduce(settings: FinetuneSettings) -> None:

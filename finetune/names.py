@@ -41,8 +41,10 @@ def _start(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns of a terminal that a text fills: East Asian letters take two, combining marks none."""
+    """Columns of a terminal that a text fills: East Asian letters take two, marks on a letter and joiners none."""
+    widths = (2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
     return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
+        width
+        for letter, width in zip(text, widths, strict=True)
+        if letter == "\u00ad" or unicodedata.category(letter) not in ("Mn", "Me", "Cf")
     )

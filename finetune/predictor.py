@@ -203,13 +203,13 @@ class Predictor(_Asked):
         self.num_long += encoded.num_long
         self.num_cut += encoded.num_cut
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
-        found = outputs(self.task, self.model, maker, self._precision, World())
+        found = outputs_of_items(self.task, self.model, maker, self._precision, World())
         if np.isnan(found).any():
             raise FinetuneError(f"{self._folder} answers with numbers that are none (NaN), as its weights are damaged "
                                 "or too large to compute with: copy the folder again, or fine-tune again")  # fmt: skip
         # What the memory allows is known now.
         self._tokens_at_once = maker.micro_batch_tokens
-        return self.task.finished(found)
+        return self.task.finished(self.task.judged(found, encoded))
 
 
 ENSEMBLE_FILE = "ensemble.json"

@@ -161,6 +161,8 @@ class Example:
     """What results are reported by, say the site that it is from."""
     words: tuple[tuple[int, int], ...] | None = None
     """(start, end) of the text's words, for a task that needs them."""
+    num_widened: int = 0
+    """Entities that began or ended inside a word, and are of the whole word here."""
     choices: tuple[str, ...] | None = None
     """Of which one is the right one, for a task that chooses."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
-from data_prep.text.cells import is_blank, whole_characters
+from data_prep.text.cells import JOINERS, is_blank, whole_characters
 from data_prep.text.sources import Source
 
 from .inputs import ROWS_AT_ONCE, begin, check_question, longer_than, parts_of
@@ -160,7 +160,7 @@ def _texts(
 
 
 def _one_line(text: str) -> str:
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    line = " ".join("".join(each if each.isprintable() or each in JOINERS else " " for each in text).split())
     return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…"
 
 

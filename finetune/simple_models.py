@@ -1,7 +1,6 @@
 """What is predicted without a BERT: the same for every text, or by a linear model of its words and word pairs."""
 
 import re
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.text.wrapping import UNSPACED
+from data_prep.text.wrapping import UNSPACED, marks
 
 # Word counts of 5,000 to 50,000 texts took the solver 20 to 130.
 _MOST_ITERATIONS = 2000
@@ -20,23 +19,20 @@ _MOST_WEIGHTS, _FEWEST_WORDS = 4_000_000, 1_000
 
 # Scripts without spaces between words.
 _SINGLE = f"\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff{UNSPACED}"
-_USUAL = re.compile(r"\w\w+")
 
 
 @cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Characters that scikit-learn's words do without, and words where there are some."""
-    letters = map(chr, range(0x10000))
-    marks = "".join(letter for letter in letters if unicodedata.category(letter) in ("Mn", "Mc"))
-    words = f"[{_SINGLE}]|(?:[^\\W{_SINGLE}]|[{marks}]){{2,}}"
-    return re.compile(f"[{_SINGLE}{marks}]"), re.compile(words)
+def _patterns(shortest: int) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Characters that scikit-learn's words do without, words where there are some, and words where there are none."""
+    words = f"[{_SINGLE}]|(?:[^\\W{_SINGLE}]|[{marks()}]){{{shortest},}}"
+    return re.compile(f"[{_SINGLE}{marks()}]"), re.compile(words), re.compile(f"\\w{{{shortest},}}")
 
 
-def words_in(text: str) -> list[str]:
-    """The words of two letters or more, as scikit-learn has them. Accents and vowel signs behind a letter belong to its
-    word, and of scripts without spaces between words each character is one."""
-    others, words = _patterns()
-    return (words if others.search(text) else _USUAL).findall(text)
+def words_in(text: str, shortest: int = 2) -> list[str]:
+    """The words of `shortest` letters or more; of two or more, as scikit-learn has them. Accents and vowel signs behind
+    a letter belong to its word, and of scripts without spaces between words each character is one."""
+    others, words, usual = _patterns(shortest)
+    return (words if others.search(text) else usual).findall(text)
 
 
 def word_weights(**options: Any) -> Any:

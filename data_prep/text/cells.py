@@ -18,8 +18,11 @@ TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 
 # Characters and words of a name; what is longer is a text.
 _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
+JOINERS = ("\u200c", "\u200d")
+"""Without a width: they decide how the letters beside them are written, as in Persian and in many Indian scripts."""
+
 # Some of their texts have a mark of no width between words.
-_WORD_BREAK = re.compile(f"(?<=[{UNSPACED}])\u200b+")
+_WORD_BREAK = re.compile(f"(?<=[{UNSPACED}])\u200b+|\u200b+(?=[{UNSPACED}])")
 # A list of texts or whole numbers as numpy shows it, which pandas writes into a cell: no comma stands between them.
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
 _OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")
@@ -44,13 +47,18 @@ def whole_characters(text: str) -> str:
     return text
 
 
+def name_of(text: str) -> str:
+    """A name as it is compared with others: letters composed (NFC), single blanks between words."""
+    return unicodedata.normalize("NFC", whole_characters(" ".join(text.split())))
+
+
 def is_blank(text: str) -> bool:
     """Whether a reader sees nothing: white space, control characters and marks of no width alone."""
     return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in text)
 
 
 def words_apart(text: str, in_place: bool = False) -> str:
-    """The text with a space for the marks of no width (U+200B) between two words of Thai, Lao, Burmese or Khmer.
+    """The text with a space for the marks of no width (U+200B) before or behind a word of Thai, Lao, Burmese or Khmer.
 
     The tokenizer drops such marks.
 

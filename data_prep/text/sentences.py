@@ -49,6 +49,8 @@ _NO_END = re.compile(
     | (?<![A-Za-zＡ-Ｚａ-ｚ])[A-ZＡ-Ｚ]．\n""",
     re.VERBOSE,
 )
+# sentencex does not know the full stop of Khmer.
+_OTHER_END = "\u17d4"
 # All of these places have one of them.
 _IN_QUESTION = re.compile("[」』｣）〉》】〕．]")
 _LOOK_BACK = 8
@@ -84,7 +86,7 @@ def split(lines: list[str], language: str = "en", rule: str = "sentence") -> lis
             has_ends = len(block) <= LONGEST_LINE or max(map(len, block.split())) <= LONGEST_LINE
             pieces = segment(code, block) if has_ends else [block]
             for piece in map(str.strip, _rejoined(pieces) if _IN_QUESTION.search(block) else pieces):
-                if len(piece) > LONGEST_PIECE:
+                if len(piece) > LONGEST_PIECE or _OTHER_END in piece:
                     sentences += _plain_split(piece)
                 elif piece:
                     sentences.append(piece)

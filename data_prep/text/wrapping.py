@@ -1,9 +1,12 @@
 """Lines that were cut at a margin: how they are known, and joined."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 """Thai, Lao, Burmese and Khmer, which are written without spaces between words."""
@@ -35,13 +38,42 @@ _LEAST_WITH_ENDS, _MOST_ENDS, _LEAST_OF_CHANCE = 0.05, 0.3, 0.3
 # Of full lines that have the same length more were cut without regard to words.
 _MOST_EQUAL = 0.5
 
-_LETTERS = r"[^\W\d_]+"
-_COMPOUND = re.compile(f"{_LETTERS}(?:[-‐]{_LETTERS})*")
-# With a hyphen at the end of a line: a word that was broken there, or one that has it anyway.
-# From the beginning of a run of letters on, else long runs take quadratic time.
-_BROKEN = re.compile(f"(?<![^\\W\\d_])({_LETTERS})([-‐])\n({_LETTERS})")
 _BLANK_LINES = re.compile("\n{2,}")
-_BREAK_WITHOUT_SPACE = re.compile(f"(?<=\\w[-‐])\n(?=\\w)|(?<=[{_WIDE}])\n(?=[{_WIDE}])|\u00ad\n")
+_HYPHEN_AT_END = re.compile("[-‐]\n")
+
+
+@cache
+def marks() -> str:
+    """Accents and vowel signs, which belong to the letter before them: for a set of characters in a pattern."""
+    return "".join(letter for letter in map(chr, range(0x10000)) if unicodedata.category(letter) in ("Mn", "Mc"))
+
+
+class _Hyphens(NamedTuple):
+    """Patterns of words with hyphens."""
+
+    compound: re.Pattern[str]
+    broken: re.Pattern[str]
+    """With a hyphen at the end of a line: a word that was broken there, or one that has it anyway."""
+    without_space: re.Pattern[str]
+    """A break between lines that no space stands for."""
+
+
+@cache
+def _hyphens(with_marks: bool) -> _Hyphens:
+    signs = marks() if with_marks else ""
+    letters = f"[^\\W\\d_](?:[^\\W\\d_]|[{signs}])*" if signs else "[^\\W\\d_]+"
+    # From the beginning of a run of letters on, else long runs take quadratic time.
+    begin = "(?<![^\\W\\d_])" + (f"(?<![{signs}])" if signs else "")
+    return _Hyphens(
+        re.compile(f"{letters}(?:[-‐]{letters})*"),
+        re.compile(f"{begin}({letters})([-‐])\n({letters})"),
+        re.compile(f"(?<=[\\w{signs}][-‐])\n(?=\\w)|(?<=[{_WIDE}])\n(?=[{_WIDE}])|\u00ad\n"),
+    )
+
+
+@cache
+def _any_mark() -> re.Pattern[str]:
+    return re.compile(f"[{marks()}]")
 
 
 def num_words(line: str) -> int:
@@ -57,19 +89,20 @@ def unwrapped(lines: list[str]) -> list[str]:
     else follows most of those that do, unless it begins or ends with a word of the document; then its hyphen stays.
     """
     text = "\n".join(lines).strip("\n")
-    text = _without_hyphens(text) if _BROKEN.search(text) else text
-    return [_BREAK_WITHOUT_SPACE.sub("", part).replace("\n", " ") for part in _BLANK_LINES.split(text) if part]
+    hyphens = _hyphens(with_marks=_HYPHEN_AT_END.search(text) is not None and _any_mark().search(text) is not None)
+    text = _without_hyphens(text, hyphens) if hyphens.broken.search(text) else text
+    return [hyphens.without_space.sub("", part).replace("\n", " ") for part in _BLANK_LINES.split(text) if part]
 
 
-def _without_hyphens(text: str) -> str:
-    known = Counter(word.casefold() for word in _COMPOUND.findall(_BROKEN.sub(" ", text)))
+def _without_hyphens(text: str, hyphens: _Hyphens) -> str:
+    known = Counter(word.casefold() for word in hyphens.compound.findall(hyphens.broken.sub(" ", text)))
 
     def surplus(broken: re.Match) -> int:
         """How many times more often the word stands without its hyphen than with it."""
         first, last = broken[1].casefold(), broken[3].casefold()
         return known[first + last] - known[f"{first}-{last}"]
 
-    found = [surplus(word) for word in _BROKEN.finditer(text)]
+    found = [surplus(word) for word in hyphens.broken.finditer(text)]
     are_broken = sum(times > 0 for times in found) > sum(times < 0 for times in found)
 
     def joined(broken: re.Match) -> str:
@@ -79,7 +112,7 @@ def _without_hyphens(text: str) -> str:
             hyphen = ""
         return first + hyphen + last
 
-    return _BROKEN.sub(joined, text)
+    return hyphens.broken.sub(joined, text)
 
 
 class LineBreaks:

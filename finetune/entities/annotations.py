@@ -1,11 +1,12 @@
 """Entities as annotation tools write them, with places in the text: Label Studio, doccano, Prodigy; in and out."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from data_prep.text.cells import kind_of, parsed_cell
+from data_prep.text.cells import JOINERS, kind_of, name_of, parsed_cell
 
 COLUMNS = ("answer", "spans", "_task_hash", "id", "data", "annotations", "completions", "annotation_id")
 """What is asked for here beside the columns of texts and labels."""
@@ -137,7 +138,7 @@ def _span(value: Any, column: str) -> _Span:
         raise ValueError(f'has an entity without a name in "{column}"')
     if not all(isinstance(place, int) and not isinstance(place, bool) for place in (start, end)):
         raise ValueError(f'has an entity without start and end in "{column}"')
-    return _Span(start, end, " ".join(kind.split()), own if isinstance(own, str) else None, of_doccano)
+    return _Span(start, end, name_of(kind), own if isinstance(own, str) else None, of_doccano)
 
 
 def _reading(spans: Sequence[_Span], text: str) -> Callable[[int], int]:
@@ -161,7 +162,12 @@ def _fits(span: _Span, place: Callable[[int], int], text: str) -> bool:
     if span.text is not None:
         return _are_alike(text[start:end], span.text)
     around, inside = (text[start - 1 : start], text[end : end + 1]), (text[start], text[end - 1])
-    return not any(a.isspace() or (a.isalnum() and b.isalnum()) for a, b in zip(inside, around, strict=True))
+    return not any(a.isspace() or (_is_of_word(a) and _is_of_word(b)) for a, b in zip(inside, around, strict=True))
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether it is a letter or a digit, or a vowel sign, an accent or a joiner that belongs to one."""
+    return character.isalnum() or character in JOINERS or (character > "" and unicodedata.category(character)[0] == "M")
 
 
 def _are_alike(found: str, own: str) -> bool:

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_prep.text.cells import kind_of, parsed_cell, whole_characters
+from data_prep.text.cells import kind_of, name_of, parsed_cell, whole_characters
 
 from ..rows import Columns, Example, text_of
 from ..words import joined, words_of
@@ -29,11 +29,16 @@ def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Exam
     if isinstance(words, str) and not are_tags(tags):
         text = text_of(row, column)
         spans = words_of(text)
-        label = None
+        label, num_widened = None, 0
         if columns.label is not None:
             found = annotations.mentions(tags, text, columns.label)
-            label = tuple(iob2(_covering(found, spans, columns.label), len(spans)))
-        return Example(place, text, label=label, words=tuple(spans))
+            covered = _covering(found, spans, columns.label)
+            label = tuple(iob2(covered, len(spans)))
+            num_widened = sum(
+                spans[entity.start][0] < mention.start or mention.end < spans[entity.end - 1][1]
+                for mention, entity in zip(found, covered, strict=True)
+            )
+        return Example(place, text, label=label, words=tuple(spans), num_widened=num_widened)
     if isinstance(words, str):
         words = text_of(row, column).split()
     text, spans = joined([_word(word, column) for word in _list(words, column)])
@@ -98,4 +103,4 @@ def _tag(value: Any, column: str) -> str:
         value = str(value)
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f'has a word without a tag in "{column}"')
-    return whole_characters(" ".join(value.split()))
+    return name_of(value)

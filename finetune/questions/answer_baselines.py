@@ -1,6 +1,5 @@
 """What answers questions without a BERT: the first sentence of a context, or the one most like the question."""
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -10,10 +9,10 @@ import numpy as np
 from data_prep.text.sentences import split
 
 from ..rows import Example
+from ..simple_models import words_in
 from .answers import Span
 from .best_answers import row_of
 
-_WORD = re.compile(r"\w+")
 # No share of words is a certainty.
 _LEAST, _MOST = 0.01, 0.99
 # Contexts whose sentences are kept, as several questions are asked of one.
@@ -49,7 +48,7 @@ def _row(span: Span, probability: float) -> np.ndarray:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.lower()))
+    return frozenset(words_in(text.lower(), shortest=1))
 
 
 @lru_cache(_CONTEXTS)

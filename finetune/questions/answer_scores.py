@@ -19,12 +19,14 @@ METRICS = ("f1", "exact_match", "loss")
 OF_UNANSWERABLE = ("answerable_f1", "answerable_exact_match", "unanswerable_f1")
 """Besides the METRICS, where some questions have no answer."""
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Nobody sees what has no width, and tokenizers drop it.
+_NO_WIDTH = "\u00ad\u061c\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + _NO_WIDTH)
 
 
 def normalised(text: str) -> str:
-    """The text as it is compared: in lower case, without ASCII punctuation and the words a, an and the, single blanks
-    between words."""
+    """The text as it is compared: in lower case, without ASCII punctuation, characters of no width and the words a, an
+    and the, single blanks between words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 

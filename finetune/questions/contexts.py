@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.text.cells import words_apart
+from data_prep.text.cells import JOINERS, words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from ..batches import Encoded, overlapping, spans_of
@@ -161,7 +161,7 @@ def _tokenized(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[np.ndarr
 
 def _with_marks(text: str, characters: np.ndarray) -> np.ndarray:
     """The characters of tokens, with the marks behind a token that normalisation left out: an accent belongs to its
-    letter."""
+    letter, and so does a joiner, which decides how it is written."""
     if text.isascii() or not len(characters):
         return characters
     found = characters.tolist()
@@ -170,7 +170,7 @@ def _with_marks(text: str, characters: np.ndarray) -> np.ndarray:
         # Pieces of one character share its marks.
         if found[row] != of_last:
             of_last, (start, end) = found[row], found[row]
-            while end < limit and unicodedata.category(text[end])[0] == "M":
+            while end < limit and (text[end] in JOINERS or unicodedata.category(text[end])[0] == "M"):
                 end += 1
             marked, limit = [start, end], start
         found[row] = marked

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text
+from data_prep.text.cells import is_text, name_of
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.model_card import table
@@ -116,10 +116,10 @@ class Classification(Task):
         if settings.positive is None:
             counts = Counter(example.label for example in train)
             return min((1, 0), key=lambda place: counts[labels[place]])
-        if settings.positive not in labels:
+        if name_of(settings.positive) not in labels:
             raise FinetuneError(f"--positive {settings.positive} is no class of {settings.train}: give "
                                 f"{listing(labels, 2)}")  # fmt: skip
-        return labels.index(settings.positive)
+        return labels.index(name_of(settings.positive))
 
     def of_model(self, config: BertConfig) -> "Classification":
         """The classes are the label names of the model."""
@@ -250,6 +250,7 @@ class Classification(Task):
     def with_decision(self, decision: Mapping[str, Any]) -> "Classification":
         """Raises FinetuneError where the positive class is none of the model's, or a number is none."""
         positive, numbers = decision.get("positive"), [decision.get(name) for name in ("threshold", "temperature")]
+        positive = None if positive is None else name_of(str(positive))
         if positive is not None and positive not in self.labels:
             raise FinetuneError(f"the positive class {positive!r:.42} is none of the model's: fine-tune again")
         if not all(number is None or isinstance(number, int | float) for number in numbers):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from data_prep.console.screen import say
-from data_prep.text.cells import kind_of, whole_characters
+from data_prep.text.cells import kind_of, name_of
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.folder import family_of, open_model
 
@@ -59,7 +59,7 @@ def labels_of(config: BertConfig) -> list[str]:
     Raises:
         FinetuneError: two have the same name.
     """
-    names = [(config.id2label or {}).get(number, f"LABEL_{number}") for number in range(config.num_labels)]
+    names = [name_of((config.id2label or {}).get(number, f"LABEL_{number}")) for number in range(config.num_labels)]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise FinetuneError(
             f"the model has two labels with the name {twice[0]!r:.42}: give each its own in id2label of config.json"
@@ -112,7 +112,7 @@ def class_name(value: Any, column: str) -> str:
         raise ValueError(f'has no "{column}"')
     if not isinstance(value, str | int):
         raise ValueError(f'has {kind_of(value)} in "{column}", which is not a class')
-    return whole_characters(" ".join(str(value).split()))
+    return name_of(str(value))
 
 
 def number(row: Mapping[str, Any], column: str) -> float:

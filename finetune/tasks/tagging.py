@@ -155,7 +155,13 @@ class Tagging(Task):
         counts = Counter(entity.type for example in train for entity in entities(self.scheme.read(example.label)))
         shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
         more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
-        return [f"Tags in {self.scheme.name}, {num_words:,} words; entities: {shown}{more}."]
+        found = [f"Tags in {self.scheme.name}, {num_words:,} words; entities: {shown}{more}."]
+        if num_widened := sum(example.num_widened for example in train):
+            found.append(
+                f"{num_widened:,} of {counts.total():,} entities begin or end inside a word, and count as the whole "
+                "word in training and in scores. If you want it otherwise, cut the texts into words with a tag each."
+            )
+        return found
 
     def _types(self) -> list[str]:
         return self.labels if self.of_words else sorted(_types(self.labels))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import unicodedata
 
 import numpy as np
 import pytest
@@ -188,3 +189,17 @@ def test_texts_of_one_null_score_are_answered_or_not_together():
     rows = [Example("x:1", "What?", "the heart", answers) for answers in (((4, 9),), (), ())]
     outputs = np.stack([row_of(0.0, np.array([[4, 9]]), np.ones(1))] * 3)
     assert scores_of_texts(rows, outputs, best_threshold(rows, outputs))["f1"].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["വീട്ടില്\u200d", "א\u200f", "\ufeffheart", "hos\u00adpital"])
+def test_characters_of_no_width_do_not_count(text):
+    bare = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+    assert normalised(text) == normalised(bare) == bare
+    assert exact_match(normalised(bare), gold_answers(example(f"{text} x", text))) == 1
+
+
+def test_words_that_are_compared_keep_their_vowel_signs():
+    # With \w+ the names of the river would be one word.
+    context = "नद बहता है। नदी बहती है।"
+    found = most_alike([Example("1", "नदी?", context, ())])[0]
+    assert context[int(found[1]) : int(found[21])] == "नदी बहती है।"

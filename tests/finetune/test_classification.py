@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import unicodedata
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from transformers import AutoTokenizer
 from transformers import BertForSequenceClassification as TheirClassifier
 
 from data_prep.errors import PrepError
-from finetune.batches import BatchMaker, TextStream, encode
+from finetune.batches import BatchMaker, TextStream, encode, encode_texts
 from finetune.columns import columns_of_file, find_columns
+from finetune.finetuning import warn_of_unknown
 from finetune.rows import BadRows, Columns, Example, read_rows, table_rows
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification, ClassificationObjective, balanced_weights, label_names
-from model import BertForPreTraining
+from finetune.tasks.sequences import class_name, labels_of
+from model import BertConfig, BertForPreTraining
 from pretrain.engine.batches import Batches, Position
 from pretrain.engine.distributed import World
 from pretrain.engine.settings import LoopSettings
@@ -378,3 +381,18 @@ def test_the_most_probable_class_is_named():
 def test_a_label_is_doubted_as_much_as_it_is_improbable():
     doubts = [Classification(LABELS).doubt(np.int64(label), np.array([0.1, 0.7, 0.2])) for label in range(3)]
     assert doubts == pytest.approx([0.9, 0.3, 0.8])
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_of_classes_are_the_same_in_both_forms_of_unicode(form):
+    name = unicodedata.normalize(form, "Tích cực")
+    assert class_name(f" {name}  x", "label") == unicodedata.normalize("NFC", "Tích cực x")
+    assert labels_of(BertConfig(id2label={0: name, 1: "other"})) == [unicodedata.normalize("NFC", name), "other"]
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.04, False), (0.5, True)])
+def test_texts_that_the_vocabulary_lacks_are_told(small_tokenizer, capsys, share, says):
+    many = round(100 * share)
+    texts = [("heart " * (100 - many) + "ж " * many, None)]
+    warn_of_unknown("test", encode_texts(texts, np.zeros(1), small_tokenizer, 512, "head"), small_tokenizer)
+    assert (f"{share:.0%} of the tokens of the test texts are [UNK]" in capsys.readouterr().out) == says

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from finetune.metrics import combined, confusion, per_class
 from finetune.mistakes import Mistake, mistakes_markdown, most_confident
-from finetune.names import short_names
+from finetune.names import display_width, short_names
 from finetune.pictures import draw_confusion
 from finetune.report import (
     SHOWN,
@@ -39,7 +39,8 @@ HOSTILE = [
 
 
 def width(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text if not unicodedata.combining(c))
+    seen = [c for c in text if c == "\u00ad" or unicodedata.category(c) not in ("Mn", "Me", "Cf")]
+    return len(seen) + sum(unicodedata.east_asian_width(c) in "WF" for c in seen)
 
 
 def random_matrix(size: int, seed: int = 0) -> np.ndarray:
@@ -301,3 +302,8 @@ def test_scores_of_several_seeds():
     assert lines[0].split() == ["validation", "test"]
     assert re.split("  +", lines[1])[-2:] == ["0.850 ± 0.071", "0.700 ± 0.000"]
     assert lines[-1] == "mean ± standard deviation over 2 seeds"
+
+
+@pytest.mark.parametrize(("text", "columns"), [("ที่นี่", 2), ("heart", 5), ("e\u0301", 1), ("中文", 4), ("ශ්\u200dරී", 2)])
+def test_marks_on_letters_and_joiners_take_no_column(text, columns):
+    assert display_width(text) == columns

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from data_prep.errors import PrepError
 from finetune.dataset import read_dataset
 from finetune.entities import annotations, taggers
+from finetune.entities.tagged_rows import tagged_example
 from finetune.entities.tags import entities, in_scheme
 from finetune.predict import main as predict
 from finetune.predictor import Predictor
@@ -382,6 +383,22 @@ def test_a_list_of_doccano_after_an_emoji():
 
 
 @pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("😀😀 राम दिल्ली में रहता है", "दिल्ली"),
+        ("😀😀 คนไข้ มา จาก กรุงเทพ วันนี้", "กรุงเทพ"),
+        ("😀 රජු ශ්\u200dරී නම්", "ශ්\u200dරී"),
+    ],
+)
+def test_a_vowel_sign_or_joiner_is_no_border_of_a_word(text, word):
+    start = text.index(word)
+    units = [len(text[:place].encode("utf-16-le")) // 2 for place in (start, start + len(word))]
+    expected = [(start, start + len(word), "THING")]
+    assert annotations.mentions([[*units, "THING"]], text, "label") == expected
+    assert annotations.mentions([[start, start + len(word), "THING"]], text, "label") == expected
+
+
+@pytest.mark.parametrize(
     "text, said, start, end",
     [("In New\nYork now", "New\\nYork", 3, 11), ("In New  York now", "New York", 3, 12), ("In\r\nRome", "Rome", 4, 8)],
 )
@@ -718,3 +735,14 @@ def test_compared_models_stand_beside_dictionary_and_crf(encoder, files, tmp_pat
     assert models["dictionary of the training entities"]["test"]["f1"]["mean"] > 0.5
     if taggers.has_crf():
         assert models["CRF on word shapes"]["test"]["f1"]["mean"] > 0.9
+
+
+def test_entities_that_take_a_whole_word_are_counted():
+    columns = Columns(("text",), "label")
+    text = "서울에서 온 환자, 부산."
+    rows = [[[0, 2, "LOC"]], [[0, 4, "LOC"], [11, 13, "LOC"]], [[10, 13, "LOC"]], [[11, 12, "LOC"]]]
+    found = [tagged_example("x", {"text": text, "label": label}, columns) for label in rows]
+    assert [example.num_widened for example in found] == [1, 0, 0, 1]
+    task = Tagging().fitted(found, columns, FinetuneSettings())
+    assert any("2 of 5 entities begin or end inside a word" in line for line in task.describe(found))
+    assert not any("inside a word" in line for line in task.describe(found[1:3]))

@@ -162,3 +162,8 @@ def test_novels_split_into_sentences_of_a_plausible_length_and_fast():
     assert letters("".join(sentences)) == letters("".join(lines))
     words = sum(len(sentence.split()) for sentence in sentences) / len(sentences)
     assert 10 < words < 25 and max(map(len, sentences)) < 2000
+
+
+def test_khmer_ends_a_sentence_with_a_mark_of_its_own():
+    first, second = "ខ្ញុំទៅផ្សារ។", "គាត់នៅផ្ទះ។"
+    assert split([f"{first} {second} {first}"], "km", "paragraph") == [first, second, first]

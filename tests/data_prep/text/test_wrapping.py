@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import textwrap
+import unicodedata
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -189,3 +190,11 @@ def test_a_run_of_letters_takes_linear_time():
     """A hundred thousand letters; at quadratic cost, minutes."""
     lines = ["a line that ends with treat-", "ment and " + "ACGT" * 100_000, "goes on"]
     assert unwrapped(lines)[0].startswith("a line that ends with treat-ment and ACGT")
+
+
+@pytest.mark.parametrize("whole", ["hospital", "மருத்துவமனை", "विद्यालय", "ആശുപത്രി", "cafe\u0301te\u0301ria"])
+def test_a_word_that_was_broken_behind_an_accent_or_a_vowel_sign_is_whole_again(whole):
+    letters = [place for place in range(2, len(whole) - 1) if unicodedata.category(whole[place])[0] == "L"]
+    for place in letters:
+        lines = [f"{whole} ab {whole[:place]}-", f"{whole[place:]} cd"]
+        assert unwrapped(lines) == [f"{whole} ab {whole} cd"]
