@@ -19,18 +19,21 @@ _MOST_WEIGHTS, _FEWEST_WORDS = 4_000_000, 1_000
 
 # Scripts without spaces between words.
 _SINGLE = f"\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff{UNSPACED}"
+# Emoji and other pictures, hearts and stars among them, of which each is a word.
+_PICTURES = "\u2600-\u27bf\U0001f000-\U0001faff"
 
 
 @cache
 def _patterns(shortest: int) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     """Characters that scikit-learn's words do without, words where there are some, and words where there are none."""
-    words = f"[{_SINGLE}]|(?:[^\\W{_SINGLE}]|[{marks()}]){{{shortest},}}"
-    return re.compile(f"[{_SINGLE}{marks()}]"), re.compile(words), re.compile(f"\\w{{{shortest},}}")
+    words = f"[{_SINGLE}{_PICTURES}]|(?:[^\\W{_SINGLE}]|[{marks()}]){{{shortest},}}"
+    return re.compile(f"[{_SINGLE}{_PICTURES}{marks()}]"), re.compile(words), re.compile(f"\\w{{{shortest},}}")
 
 
 def words_in(text: str, shortest: int = 2) -> list[str]:
     """The words of `shortest` letters or more; of two or more, as scikit-learn has them. Accents and vowel signs behind
-    a letter belong to its word, and of scripts without spaces between words each character is one."""
+    a letter belong to its word, and of scripts without spaces between words each character is one, as each emoji
+    is."""
     others, words, usual = _patterns(shortest)
     return (words if others.search(text) else usual).findall(text)
 

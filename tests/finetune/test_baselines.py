@@ -93,6 +93,7 @@ def test_tfidf_learns_from_the_second_text_of_a_pair():
     ("มีไข้", ["ม", "ี", "ไ", "ข", "้"]),
     ("심장 질환이 있는 환자", ["심장", "질환이", "있는", "환자"]),
     ("nai\u0308ve a 3 mg", ["nai\u0308ve", "mg"]),
+    ("so good😍😍 ♥ a", ["so", "good", "😍", "😍", "♥"]),
 ])  # fmt: skip
 def test_words_are_counted_in_any_script(text, expected):
     assert words_in(text) == expected
