@@ -231,6 +231,12 @@ def _about_characters(checks: dict) -> list[str]:
             f"{checks['joiners']:,} characters join or part letters without a space (U+200C, U+200D, as in Persian): "
             "the tokenizer drops them, and what U+200C parts becomes one word; put a space where a word ends."
         )
+    forms = checks["composed_lines"], checks["decomposed_lines"]
+    if min(forms) > 0.01 * sum(forms):
+        found.append(
+            f"In {forms[0]:,} lines of a sample letters with accents are one character, in {forms[1]:,} a letter and a "
+            "mark: the same word is learned twice. Bring all text into one form (NFC), also what the model will read."
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """What a text holds that a model should not learn from: counted while it is read, said in the report."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -51,7 +52,8 @@ class TextChecks:
     Attributes:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
-        text), documents_with_tags (HTML, XML), joiners (U+200C, U+200D), private_characters,
+        text), documents_with_tags (HTML, XML), joiners (U+200C, U+200D), private_characters, composed_lines and
+        decomposed_lines (with accents in one character with their letter, or behind it; of the lines compared),
         long_words (of more than `longest_word` characters) and long_word_characters (in them), run_characters (letters
         and digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words
         left out), bytes (of text).
@@ -62,7 +64,7 @@ class TextChecks:
         self.documents = 0
         self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
-        self.joiners = self.private_characters = 0
+        self.joiners = self.private_characters = self.composed_lines = self.decomposed_lines = 0
         self.long_words = self.long_word_characters = self.run_characters = self.bytes = 0
         self._long_word_bytes = 0
         self._compared = self._characters = self._without_spaces = 0
@@ -101,6 +103,9 @@ class TextChecks:
         self._compared += 1
         self._characters += sum(map(len, lines))
         self._without_spaces += sum(len(run) for line in lines for run in _WITHOUT_SPACES.findall(line))
+        others = [line for line in lines if not line.isascii()]
+        self.composed_lines += sum(not unicodedata.is_normalized("NFD", line) for line in others)
+        self.decomposed_lines += sum(len(unicodedata.normalize("NFC", line)) < len(line) for line in others)
         known = self._documents_of_line
         lines = [line for line in lines if line in known or len(known) < _COMPARED_LINES]
         self._times_of_line.update(lines)
@@ -128,6 +133,8 @@ class TextChecks:
             "bytes": self.bytes,
             "joiners": self.joiners,
             "private_characters": self.private_characters,
+            "composed_lines": self.composed_lines,
+            "decomposed_lines": self.decomposed_lines,
             "longest_word": self.longest_word,
             "long_words": self.long_words,
             "long_word_characters": self.long_word_characters,

@@ -407,6 +407,14 @@ CASES = {
     "joiners": Case(
         text(articles() + "\n" + "می‌خواهم بروم\n" * 30), numbers={"joiners": 30}, said=("30 characters join or part",)
     ),
+    "two forms of accents": Case(
+        text(articles() + "\ncafé cre\u0301me\n" + "cafe\u0301 cre\u0301me\n" * 3),
+        numbers={"composed_lines": 1, "decomposed_lines": 4},
+        said=("the same word is learned twice",),
+    ),
+    "accents of one form and a script": Case(
+        text(articles() + "\n" + "café crème 한국어\n" * 40 + "देवनागरी क़\n" * 40), unsaid=("learned twice",)
+    ),
     "a joiner in a picture": Case(text(articles() + "\n👩‍👩‍👧\n"), numbers={"joiners": 2}, unsaid=("join or part",)),
     "a language without spaces": Case(text(THAI), {"language": "th"}, said=("written without spaces",)),
 }
