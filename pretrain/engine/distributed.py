@@ -79,9 +79,14 @@ class World:
         self._answers += 1
         if self.is_main:
             self.store.set(key, json.dumps(function()))
-        return json.loads(self._wait(key))
+        return json.loads(self.wait(key))
 
-    def _wait(self, key: str) -> bytes:
+    def wait(self, key: str) -> bytes:
+        """What a process has put under a key of the store, however long it takes.
+
+        Raises:
+            LostPeer: another process has ended.
+        """
         try:
             while not self.store.check([key]):
                 if self.store.check([_ENDED]):
@@ -193,6 +198,13 @@ def _connect(world: World, device: str, store: dist.Store) -> None:
     import torch.distributed.nn.functional
 
     backend = "gloo"
+    world.store.set(f"device-{world.rank}", device)
+    devices = {world.wait(f"device-{rank}").decode() for rank in range(world.size)}
+    if len(devices) > 1:
+        raise PretrainError(
+            f"some processes find a GPU and others none ({' and '.join(sorted(devices))}): let each find one, or give "
+            "--device cpu"
+        )
     if device == "mps":
         raise PretrainError(
             "several processes compute on CPUs or on CUDA GPUs: give --device cpu, or start one process"

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from pretrain.engine import distributed
-from pretrain.engine.distributed import met
+from pretrain.engine.distributed import World, met
 from pretrain.engine.settings import PretrainError
 
 
@@ -49,3 +49,15 @@ def test_who_finds_nobody_says_so(monkeypatch):
         met(dist.HashStore(), 0, 3)
     with pytest.raises(PretrainError, match="the first process does not answer"):
         met(dist.HashStore(), 1, 3)
+
+
+def test_processes_that_find_other_devices_are_refused():
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        found = [
+            pool.submit(distributed._connect, World(rank, 2, store), device, dist.PrefixStore("group", store))
+            for rank, device in enumerate(("cpu", "cuda"))
+        ]
+        for each in found:
+            with pytest.raises(PretrainError, match=r"some processes find a GPU and others none \(cpu and cuda\)"):
+                each.result(timeout=20)
