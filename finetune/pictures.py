@@ -14,8 +14,12 @@ from .names import display_width, one_line, short_names
 _SMALLEST_LETTERS = 4
 # Of names, which may be read at a larger scale.
 _SMALLEST_NAMES = 3
-# Fonts with the East Asian scripts, for the letters that matplotlib's own font lacks; those installed are used.
-_MORE_FONTS = ("Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
+# Fonts with the scripts of Asia and Africa, for the letters that matplotlib's own font lacks; those installed are used.
+_OF_NOTO = ("CJK KR", "CJK JP", "Thai", "Lao", "Khmer", "Myanmar", "Devanagari", "Bengali", "Tamil", "Ethiopic")
+_MORE_FONTS = (
+    *(f"Noto Sans {script}" for script in _OF_NOTO), "NanumGothic", "Malgun Gothic", "Leelawadee UI", "Nirmala UI",
+    "Apple SD Gothic Neo", "Thonburi", "Kohinoor Devanagari",
+)  # fmt: skip
 
 
 def draw_confusion(matrix: np.ndarray, labels: Sequence[str], path: Path, title: str) -> None:
