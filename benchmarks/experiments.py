@@ -377,6 +377,9 @@ for name, texts in SETS.items():
 for name, texts in product(RELATIVES | STUDENTS, RELATED_SETS):
     model = {name: f"--model {{{name}_10m_1}}/final"}
     RUNS[f"{texts}_{name}_10m"] = replace(SETS[texts], models=model).run(name)
+for name, texts in product(NIGHTS, RELATED_SETS):
+    model = {name: f"--model {{{name}}}/final"}
+    RUNS[f"{texts}_{name}"] = replace(SETS[texts], models=model).run(name)
 for (name, (_, given)), texts in product(THIRD_STEPS.items(), RELATED_SETS):
     options, model = f"{SETS[texts].options} {given}", {name: "--model {articles_10m_1}/final"}
     RUNS[f"{texts}_{name}"] = replace(SETS[texts], models=model, options=options, epochs=0).run(name)
