@@ -156,8 +156,8 @@ def met(store: dist.Store, rank: int, size: int) -> str:
     """A name that these processes have agreed on just now, and that none had before.
 
     After a restart the launcher's store still holds what the processes before have written, and each machine counts
-    only its own restarts. So the main process calls out a name that it has drawn, the others answer it with names of
-    their own, and whoever finds its answer heard knows that the call was of today.
+    only its own restarts. So the main process draws a name and publishes it, the others answer with names of their own,
+    and one that finds its own name among the answers knows that what it has read is not left over.
 
     Raises:
         PretrainError: some did not answer for ten minutes.

@@ -103,7 +103,7 @@ def test_an_answer_comes_back_as_a_slice_that_has_all_of_it(text, data):
 
 def spaced(text):
     """As words are parted where Thai is written with marks between them."""
-    return text.replace("\u0e01\u200b", "\u0e01 ")
+    return text.replace("\u0e01\u200b", "\u0e01 ").replace("\u200b\u0e01", " \u0e01")
 
 
 def tokenizers(strips):
