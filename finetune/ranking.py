@@ -40,7 +40,7 @@ class Ranking:
         places = np.flatnonzero(positive[self._order])
         if not len(places):
             return np.full(counts.shape[1], np.nan), np.full(counts.shape[1], np.nan)
-        # Only the G numbers that positive texts have add anything: the others between two of them are summed at once.
+        # Only the G numbers of positive texts contribute; negative texts between two of them are summed together.
         numbers, firsts = np.unique(np.searchsorted(self._starts, places, side="right") - 1, return_index=True)
         starts, ends = self._starts[numbers], np.append(self._starts, len(counts))[numbers + 1]
         cuts = np.unique(np.concatenate([[0], starts, ends[ends < len(counts)]]))

@@ -223,7 +223,7 @@ class BertConfig:
             del values["id2label"], values["label2id"]
         else:
             values["id2label"] = {str(index): name for index, name in names.items()}
-            # Made anew: scripts set id2label of a config at hand, and label2id is its inverse.
+            # A script may have replaced id2label since; label2id is always its inverse.
             values["label2id"] = {name: int(index) for index, name in names.items()}
         if architecture is not None:
             values["architectures"] = [architecture]

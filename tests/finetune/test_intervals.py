@@ -203,5 +203,5 @@ def test_resamples_without_a_difference_count_for_neither_model():
     one, two = (np.eye(2, dtype=np.float32)[each] for each in (gold, given))
     for first, other in ((one, two), (two, one)):
         found = paired([(task, first)], {"x": [(task, other)]}, gold, [Example("", "")] * 20)["x"]["accuracy"]
-        # The only row on which they differ is missing in so many resamples.
+        # This share of the resamples does not contain the only row on which they differ.
         assert found["p"] == pytest.approx(2 * (19 / 20) ** 20, abs=0.12)
