@@ -101,6 +101,7 @@ def text_numbers(train: PartNumbers, validation: PartNumbers, words: int, tokeni
     tokens = int(train.counts.sum())
     return {
         "vocab_size": tokenizer.vocab_size,
+        "lowercase": tokenizer.lowercase,
         "tokens_per_word": tokens / max(1, words),
         "unk_rate": float(train.counts[tokenizer.unk_id] / max(1, tokens)),
         "held_out_unk_rate": float(validation.counts[tokenizer.unk_id] / validation.counts.sum()),
@@ -158,7 +159,8 @@ def warnings(facts: dict, is_vocabulary_given: bool) -> list[str]:
             "part too (letterheads, quotations, copies): look at the loss without copies, which every evaluation gives."
         )
     checks = corpus["checks"]
-    return [*found, *_about_rows(corpus), *_about_characters(checks), *_about_words(checks, corpus["documents"])]
+    found += [*_about_rows(corpus), *_about_characters(checks, text["lowercase"])]
+    return [*found, *_about_words(checks, corpus["documents"])]
 
 
 def warnings_of_size(facts: dict, is_vocabulary_given: bool) -> list[str]:
@@ -202,7 +204,7 @@ def _about_rows(corpus: dict) -> list[str]:
     return found
 
 
-def _about_characters(checks: dict) -> list[str]:
+def _about_characters(checks: dict, is_lower_cased: bool) -> list[str]:
     """Warnings about characters that are not read, or not those of the author."""
     found = []
     if checks["read_twice"]:
@@ -230,6 +232,11 @@ def _about_characters(checks: dict) -> list[str]:
         found.append(
             f"{checks['joiners']:,} characters join or part letters without a space (U+200C, U+200D, as in Persian): "
             "the tokenizer drops them, and what U+200C parts becomes one word; put a space where a word ends."
+        )
+    if is_lower_cased and checks["turkish_letters"] > 0.001 * checks["bytes"]:
+        found.append(
+            f"{checks['turkish_letters']:,} letters are ı or İ, as in Turkish and Azeri, where I and i are no pair, "
+            "but the text is lower-cased as if they were: lower-case it before, or give --no-lowercase."
         )
     forms = checks["composed_lines"], checks["decomposed_lines"]
     if min(forms) > 0.01 * sum(forms):

@@ -24,6 +24,8 @@ _TAG = re.compile(rb"</[a-zA-Z][a-zA-Z0-9]{0,15}\s{0,9}>|<br\s{0,9}/?>", re.IGNO
 _WITHOUT_SPACES = re.compile(f"[{UNSPACED}]{{20,}}")
 # Dropped by the tokenizer. In Persian and many Indian scripts they decide how two letters are written.
 _JOINERS = tuple(joiner.encode() for joiner in JOINERS)
+# The letters ı and İ of Turkish and Azeri, whose I and i are no pair.
+_TURKISH = ("ı".encode(), "İ".encode())
 # Of private use, as UTF-8: letters and bullets that one font alone can show.
 _PRIVATE = re.compile(
     rb"\xee[\x80-\xbf]{2}|\xef[\x80-\xa3][\x80-\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
@@ -52,11 +54,11 @@ class TextChecks:
     Attributes:
         control_characters (below U+0080), latin_controls (U+0080 to U+009F), unreadable_characters (U+FFFD), read_twice
         (places with UTF-8 that was once read as another encoding), special_tokens (the names of special tokens, as
-        text), documents_with_tags (HTML, XML), joiners (U+200C, U+200D), private_characters, composed_lines and
-        decomposed_lines (with accents in one character with their letter, or behind it; of the lines compared),
-        long_words (of more than `longest_word` characters) and long_word_characters (in them), run_characters (letters
-        and digits in stretches of 20 and more in runs of 40 characters and more without a space, links and long words
-        left out), bytes (of text).
+        text), documents_with_tags (HTML, XML), joiners (U+200C, U+200D), turkish_letters (ı, İ), private_characters,
+        composed_lines and decomposed_lines (with accents in one character with their letter, or behind it; of the lines
+        compared), long_words (of more than `longest_word` characters) and long_word_characters (in them),
+        run_characters (letters and digits in stretches of 20 and more in runs of 40 characters and more without a
+        space, links and long words left out), bytes (of text).
     """
 
     def __init__(self, longest_word: int = LONGEST_WORD):
@@ -64,7 +66,8 @@ class TextChecks:
         self.documents = 0
         self.control_characters = self.latin_controls = self.unreadable_characters = self.read_twice = 0
         self.special_tokens = self.documents_with_tags = 0
-        self.joiners = self.private_characters = self.composed_lines = self.decomposed_lines = 0
+        self.joiners = self.turkish_letters = self.private_characters = 0
+        self.composed_lines = self.decomposed_lines = 0
         self.long_words = self.long_word_characters = self.run_characters = self.bytes = 0
         self._long_word_bytes = 0
         self._compared = self._characters = self._without_spaces = 0
@@ -82,6 +85,7 @@ class TextChecks:
             self.special_tokens += sum(text.count(token.encode()) for token in SPECIAL_TOKENS)
         self.documents_with_tags += b"<" in text and _TAG.search(text) is not None
         self.joiners += sum(map(text.count, _JOINERS))
+        self.turkish_letters += sum(map(text.count, _TURKISH))
         if any(lead in text for lead in _PRIVATE_LEADS):
             self.private_characters += len(_PRIVATE.findall(text))
         self._add_runs(text)
@@ -132,6 +136,7 @@ class TextChecks:
             "documents_with_tags": self.documents_with_tags,
             "bytes": self.bytes,
             "joiners": self.joiners,
+            "turkish_letters": self.turkish_letters,
             "private_characters": self.private_characters,
             "composed_lines": self.composed_lines,
             "decomposed_lines": self.decomposed_lines,

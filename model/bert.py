@@ -115,7 +115,9 @@ class BertModel(PretrainedModel):
 
     def first_layers(self, count: int) -> Self:
         """The first `count` layers as a model that shares their weights, without the pooler, which belongs to the last
-        layer; the model itself for 0 or all layers."""
+        layer; the model itself for 0 or all layers. Raises ModelError where there are not so many."""
+        if not 0 <= count <= self.config.num_hidden_layers:
+            raise ModelError(f"{count} layers were asked for: the model has {self.config.num_hidden_layers}.")
         if count in (0, self.config.num_hidden_layers):
             return self
         with torch.device("meta"):
@@ -242,7 +244,12 @@ class BertWithHead(PretrainedModel):
 
         Args:
             numbers: the layers to keep, counted from 0.
+
+        Raises:
+            ModelError: the model has no layer of a number.
         """
+        if away := [number for number in numbers if not 0 <= number < self.config.num_hidden_layers]:
+            raise ModelError(f"there is no layer {away[0]}: the model has 0 to {self.config.num_hidden_layers - 1}.")
         fewer = self.remade(num_hidden_layers=len(numbers))
         for mine, its, inside in ((self, fewer, "bert"), (self.bert, fewer.bert, "layers")):
             for name, module in its.named_children():

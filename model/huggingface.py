@@ -118,7 +118,8 @@ class PretrainedModel(nn.Module):
         if new_head or config.classifier_hidden_layers != saved.classifier_hidden_layers:
             stored = _without_heads(stored, cls.names.task_heads)
         with torch.device("meta"):
-            model = cls(config)
+            # Whatever torch.set_default_dtype says.
+            model = cls(config).float()
         missing = _check(model, stored)
         model.to_empty(device="cpu")
         _fill(model, stored)
@@ -135,9 +136,11 @@ class PretrainedModel(nn.Module):
         """Write config.json and model.safetensors, each whole or not at all; other files stay.
 
         Raises:
-            ModelError: a module was put into the model that folders have no place for.
+            ModelError: a module was put into the model that folders have no place for, or that is not of the sizes
+                that the config asks for.
         """
         folder, tensors = Path(folder), to_huggingface(self)
+        _check_sizes(self)
         folder.mkdir(parents=True, exist_ok=True)
         # A class without a classifier writes none of its layers, and transformers can open the folder.
         config = self.config if hasattr(self, "classifier") else self.config.changed(classifier_hidden_layers=0)
@@ -236,6 +239,18 @@ def _check(model: PretrainedModel, stored: StoredWeights) -> tuple[str, ...]:
     if {first for first, _ in model.names.tied} <= known:
         _check_tied(stored, model.names)
     return tuple(missing)
+
+
+def _check_sizes(model: PretrainedModel) -> None:
+    """Refuse to save what `from_pretrained` would refuse to load."""
+    with torch.device("meta"):
+        asked = {name: parameter.shape for name, parameter, _ in _parameters(type(model)(model.config))}
+    for (name, _, _), stored in zip(_parameters(model), _stored(model), strict=True):
+        if stored.shape != asked.get(name, stored.shape):
+            raise ModelError(
+                f"{name} has shape {tuple(stored.shape)}, but the model's config asks for {tuple(asked[name])}; "
+                "give the config the sizes of the weights, then save."
+            )
 
 
 def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], path: Path, names: TensorNames) -> None:

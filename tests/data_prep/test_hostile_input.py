@@ -140,6 +140,7 @@ THAI = "\n\n".join(
 )
 SEQUENCE = "".join(np.random.RandomState(4).choice(list("ACDEFGHIKLMNPQRSTVWY"), 500))
 CODE = base64.b64encode(np.random.RandomState(5).bytes(3000)).decode().replace("+", "A").replace("/", "B")
+TURKISH = "Kadın ağır hastaydı, İki gün sonra iyileşti.\n" * 40
 KHMER = "\n\n".join("\n".join("\u200b".join(["ខ្ញុំ", "ទៅ", "ផ្សារ", str(n), str(m)]) for n in range(6)) for m in range(12))
 CUT = gzip.compress(os.urandom(60_000).hex().encode())[:-500]
 
@@ -406,6 +407,15 @@ CASES = {
     ),
     "joiners": Case(
         text(articles() + "\n" + "می‌خواهم بروم\n" * 30), numbers={"joiners": 30}, said=("30 characters join or part",)
+    ),
+    "Turkish": Case(
+        text(articles() + "\n" + TURKISH), numbers={"turkish_letters": 160}, said=("as in Turkish and Azeri",)
+    ),
+    "Turkish with its capitals": Case(
+        text(articles() + "\n" + TURKISH),
+        {"lowercase": False},
+        {"turkish_letters": 160},
+        unsaid=("as in Turkish and Azeri",),
     ),
     "two forms of accents": Case(
         text(articles() + "\ncafé cre\u0301me\n" + "cafe\u0301 cre\u0301me\n" * 3),

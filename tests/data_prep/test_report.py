@@ -19,7 +19,13 @@ SOUND = {
         "settings": {"group_column": None},
     },
     "train": {"tokens": 5_000_000, "sentences": 200_000, "documents": 90},
-    "text": {"vocab_size": 8192, "rare_entries": 900, "unk_rate": 0.0005, "held_out_unk_rate": 0.001},
+    "text": {
+        "vocab_size": 8192,
+        "lowercase": True,
+        "rare_entries": 900,
+        "unk_rate": 0.0005,
+        "held_out_unk_rate": 0.001,
+    },
     "pairs": {
         "next": 500,
         "random": 500,

@@ -314,6 +314,32 @@ def test_modules_of_ones_own_are_refused_before_anything_is_written(sizes, tmp_p
     assert not (tmp_path / "folder").exists()
 
 
+def test_sizes_that_are_not_the_configs_are_refused_before_anything_is_written(sizes, tmp_path):
+    net = BertForSequenceClassification(model.BertConfig(**sizes, num_labels=3))
+    net.config.num_labels = 5
+    with pytest.raises(
+        ModelError, match=r"classifier.* has shape \(3, 24\), but the model's config asks for \(5, 24\)"
+    ):
+        net.save_pretrained(tmp_path / "folder")
+    net.config.num_labels = 3
+    net.bert.embeddings.word = torch.nn.Embedding(sizes["vocab_size"] + 8, 24)
+    with pytest.raises(ModelError, match="embeddings.word.weight has shape"):
+        net.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+    net.config.vocab_size += 8
+    net.save_pretrained(tmp_path / "folder")
+    assert BertModel.from_pretrained(tmp_path / "folder").embeddings.word.num_embeddings == sizes["vocab_size"] + 8
+
+
+def test_weights_are_float32_whatever_the_default_is(folder):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert {parameter.dtype for parameter in BertModel.from_pretrained(folder).parameters()} == {torch.float32}
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_a_failed_save_leaves_the_old_files_and_nothing_else(ours, folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 

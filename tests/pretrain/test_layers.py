@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import BertForPreTraining as TheirBert
 
-from model import BertConfig, BertForPreTraining
+from model import BertConfig, BertForPreTraining, ModelError
 from pretrain.layers import every_second, kept_layers
 from pretrain.settings import PretrainSettings
 
@@ -40,6 +40,18 @@ def test_a_model_of_some_layers_is_that_of_transformers_without_the_others(layer
         found, expected = ours(ids), theirs(ids)
     torch.testing.assert_close(found.prediction_logits, expected.prediction_logits, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.seq_relationship_logits, expected.seq_relationship_logits, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_are_not_there_are_refused():
+    model = BertForPreTraining(
+        BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=4, num_attention_heads=2, intermediate_size=48)
+    )
+    for numbers in ([4], [0, -1]):
+        with pytest.raises(ModelError, match="the model has 0 to 3"):
+            model.of_layers(numbers)
+    for count in (5, -1):
+        with pytest.raises(ModelError, match="the model has 4"):
+            model.bert.first_layers(count)
 
 
 @pytest.mark.parametrize(("given", "expected"), [
