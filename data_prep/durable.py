@@ -17,6 +17,9 @@ from pathlib import Path
 
 from .errors import ReadingFailed, UserError
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""No space, quota used up, file larger than allowed."""
+
 SHOWN_BY_FINDER = ".DS_Store"
 """What macOS writes into a folder that somebody has looked into; such a folder may be empty all the same."""
 
@@ -90,6 +93,16 @@ def flush_descriptor(descriptor: int) -> None:
     if hasattr(fcntl, "F_FULLFSYNC"):
         with suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+
+def require_new_file(path: str, error: type[UserError]) -> None:
+    """Refuse, before the work is done, an `--out` that cannot be written, or that would replace what is there."""
+    if Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise error(f"--out {path} cannot be written: give the name of a file in a folder that is there")
+    if os.path.lexists(path):
+        if not Path(path).is_file():
+            raise error(f"--out {path} is no file, and would be replaced by one: give the name of a new file")
+        raise error(f"--out {path} is there already, and would be lost: give another name, or remove it")
 
 
 def require_folder(out: Path, error: type[UserError]) -> None:

@@ -1,6 +1,5 @@
 """One preparation: text -> documents -> vocabulary -> ids -> pairs -> report."""
 
-import errno
 import hashlib
 import shutil
 import time
@@ -17,7 +16,7 @@ from .console import command_line
 from .console.screen import say
 from .corpora import Corpora
 from .corpus_numbers import corpus_numbers
-from .durable import SHOWN_BY_FINDER, Damaged, file_digest, require_folder, write_json, write_text
+from .durable import NO_ROOM, SHOWN_BY_FINDER, Damaged, file_digest, require_folder, write_json, write_text
 from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
@@ -47,8 +46,6 @@ _LATER = {
     "show_text": "yes", "min_documents": 1, "extend_vocab": 0, "skip_bad_rows": False, "group_by": "document",
     "near_duplicates": "keep",
 }  # fmt: skip
-# No space, the quota is used up.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def prepare(
@@ -99,7 +96,7 @@ def prepare(
     except Damaged as error:
         raise PrepError(f"{error}: run the same command again to make it once more") from error
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
         raise PrepError(f"the disk of {out} is full: make room and give the same command again to go on") from error
     (out / ".lock").unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
+from .console.options import option_name
 from .errors import PrepError
 
 LONGEST_SEQUENCE = 8192
@@ -13,7 +14,7 @@ _LARGEST_VOCABULARY = 1 << 20
 
 def option_of(name: str) -> str:
     """The option that gives a setting of the preparation another value than its default."""
-    return "no-lowercase" if name == "lowercase" else name.replace("_", "-")
+    return "--no-lowercase" if name == "lowercase" else option_name(name)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class PrepSettings:
             for name in names:
                 if getattr(self, name) != getattr(default, name):
                     raise PrepError(
-                        f"--{option_of(name)} cannot be combined with --tokenizer, which brings its own: drop one"
+                        f"{option_of(name)} cannot be combined with --tokenizer, which brings its own: drop one"
                     )
         if self.validation_corpus and self.group_by != "auto":
             raise PrepError(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_prep.examples import runs
 from data_prep.examples.packing import Examples, TwiceSeparated, pack
 from data_prep.examples.random_keys import keys
 from data_prep.prepared import Shard
@@ -215,7 +216,7 @@ def _windowed(first: np.ndarray, second: np.ndarray, capacity: int):
 HEAD_SHARE, OVERLAP = 0.25, 0.25
 
 
-class Span(NamedTuple):
+class Stretch(NamedTuple):
     """Tokens `start` to `start + length` of a segment."""
 
     start: int
@@ -235,21 +236,21 @@ def fitted(first: int, second: int, capacity: int) -> tuple[int, int]:
     return (longer, shorter) if first > second else (shorter, longer)
 
 
-def head_tail(length: int, capacity: int) -> list[Span]:
+def head_tail(length: int, capacity: int) -> list[Stretch]:
     """The beginning and the end of a segment, `capacity` tokens together; all of it where it fits."""
     if length <= capacity:
-        return [Span(0, length)]
+        return [Stretch(0, length)]
     head = int(capacity * HEAD_SHARE)
-    return [Span(0, head), Span(length - (capacity - head), capacity - head)]
+    return [Stretch(0, head), Stretch(length - (capacity - head), capacity - head)]
 
 
-def overlapping(length: int, capacity: int) -> list[Span]:
+def overlapping(length: int, capacity: int) -> list[Stretch]:
     """Overlapping windows that cover a segment; the last one ends with it."""
     if length <= capacity:
-        return [Span(0, length)]
+        return [Stretch(0, length)]
     stride = max(1, capacity - int(capacity * OVERLAP))
     starts = [*range(0, length - capacity, stride), length - capacity]
-    return [Span(start, capacity) for start in starts]
+    return [Stretch(start, capacity) for start in starts]
 
 
 def _tensor(targets: np.ndarray) -> Tensor:
@@ -290,8 +291,7 @@ class BatchMaker(Maker):
         return int(lengths.max(initial=0))
 
     def _sequences(self, texts: np.ndarray) -> np.ndarray:
-        chosen = [np.arange(self._bounds[text], self._bounds[text + 1]) for text in texts]
-        return np.concatenate([np.zeros(0, np.int64), *chosen])
+        return runs(self._bounds[texts], self._bounds[texts + 1] - self._bounds[texts])
 
     def items_and_batches(self, texts: np.ndarray) -> Iterator[tuple[np.ndarray, LabelledBatch]]:
         """Batches of the sequences of these texts to be read, similar lengths together and one by one, and the item of
@@ -348,8 +348,7 @@ class BatchMaker(Maker):
     def _places(self, sequences: np.ndarray) -> np.ndarray:
         """The places of sequences, by number: int64 [P]."""
         first, last = self.encoded.bounds[sequences], self.encoded.bounds[sequences + 1]
-        ends = np.cumsum(last - first)
-        return np.arange(ends[-1] if len(ends) else 0) + np.repeat(last - ends, last - first)
+        return runs(first, last - first)
 
 
 # Batches among which texts are sorted by length; fewer in small sets, so that epochs stay different.

@@ -13,6 +13,7 @@ from pretrain.engine.distributed import World
 from pretrain.engine.process import Interruption
 
 from . import report
+from .names import folder_name
 from .resolve import learning_rate, model_config
 from .settings import FinetuneError, FinetuneSettings
 from .training import Material, SeedTraining, seed_name
@@ -105,7 +106,7 @@ class Search:
         raise FinetuneError(f"{path} is damaged, or of other texts: give another --out")
 
     def _folder(self, name: str) -> Path:
-        return self.out / self.name / name.replace(", ", "-").replace(" ", "-")
+        return self.out / self.name / folder_name(name)
 
     def _tried(self, name: str) -> dict[str, Any]:
         """The results of a candidate's training."""

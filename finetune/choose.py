@@ -85,14 +85,19 @@ def run(settings: ChooseSettings) -> None:
     rows: list[dict[str, Any]] = []
     examples: list[Example] = []
     outputs: list[list[np.ndarray]] = []
-    task, bad = None, BadRows(settings.skip_bad_rows, "pass over such rows")
+    bad = BadRows(settings.skip_bad_rows, "pass over such rows")
     for number, folder in enumerate(folders):
         asked = settings.asked(folder)
         predictor = Predictor(folder, settings.device, settings.precision)
         task, bad.count = predictor.task, 0
         if not task.has_answers:
-            raise FinetuneError(f"{settings.model} is a model for {task.name}, which gives no answers to be unsure of: "
+            raise FinetuneError(f"{settings.model} is a model for {task.name}, whose uncertainty cannot be measured: "
                                 "give a model for another task")  # fmt: skip
+        if task.needs_seeds and len(folders) < 2:
+            raise FinetuneError(
+                f"for {task.name}, uncertainty is measured by how much several seeds differ, and {settings.model} has "
+                "one seed: fine-tune with --seeds 3, and give the folder of the run"
+            )
         found = (each for part in predictions(sources, asked, predictor, bad) for each in part)
         usable = ((row, example, each) for row, example, each in found if example is not None and each is not None)
         reasons = (UNCERTAINTY, DISAGREEMENT)[: 2 if len(folders) > 1 else 1]
@@ -105,13 +110,8 @@ def run(settings: ChooseSettings) -> None:
                 examples.append(example)
                 outputs.append([])
             outputs[place].append(each)
-    if task is None or not rows:
+    if not rows:
         raise FinetuneError(f"{settings.file[0]} has no usable row: give a file of texts")
-    if task.needs_seeds and len(folders) < 2:
-        raise FinetuneError(
-            f"for {task.name}, uncertainty is measured by how much several seeds differ, and {settings.model} has one "
-            "seed: fine-tune with --seeds 3, and give the folder of the run"
-        )
     task = decided_on_mean(settings.model, task) if len(folders) > 1 else task
     unsure = np.array([task.uncertainty(np.stack(each)) for each in outputs])  # [n, 2]
     with Output(settings.out) as output:

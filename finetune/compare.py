@@ -11,11 +11,13 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 from pretrain.engine.distributed import World
+from pretrain.engine.model_card import table
 
 from .baselines import run_baselines
 from .dataset import Dataset, read_dataset
 from .intervals import paired
 from .metrics import spread
+from .names import folder_name
 from .report import score, trouble
 from .resolve import model_name, with_search
 from .results import outputs_of_seeds
@@ -72,10 +74,10 @@ def write_comparison(
         seeds |= {name: [(tuned, outputs[split])] for name, (tuned, outputs) in of_baselines.items()}
         first = seeds.pop(results["reference"])
         results["paired"] = paired(first, seeds, task.targets(dataset.test), dataset.test)
-    table = comparison_table(task, results)
-    write_text(out / "comparison.md", table)
+    text = comparison_table(task, results)
+    write_text(out / "comparison.md", text)
     write_json(out / "results.json", results)
-    say(f"\n{table}\nThe table is in {out / 'comparison.md'}.")
+    say(f"\n{text}\nThe table is in {out / 'comparison.md'}.")
 
 
 def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSettings]:
@@ -86,7 +88,7 @@ def named_runs(settings: FinetuneSettings, world: World) -> dict[str, FinetuneSe
     """
     runs: dict[str, FinetuneSettings] = {}
     for name, model in named_models(settings).items():
-        run = replace(model, out=str(Path(settings.out) / _folder_name(name)))
+        run = replace(model, out=str(Path(settings.out) / folder_name(name)))
         runs[name] = as_begun(run, world, fresh=with_search(run))
     return runs
 
@@ -98,24 +100,17 @@ def named_models(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
         FinetuneError: a model stands twice among them.
     """
     models: dict[str, FinetuneSettings] = {}
-    folders = [os.path.realpath(settings.model if model == SCRATCH else model) + (model == SCRATCH) * SCRATCH
-               for model in (settings.model, *settings.compare)]  # fmt: skip
-    if len(set(folders)) < len(folders):
+    asked = [(settings.model if model == SCRATCH else model, model == SCRATCH)
+             for model in (settings.model, *settings.compare)]  # fmt: skip
+    if len({(os.path.realpath(folder), is_scratch) for folder, is_scratch in asked}) < len(asked):
         raise FinetuneError("one model stands twice among --model and --compare: name each once")
-    for model in (settings.model, *settings.compare):
-        is_scratch = model == SCRATCH
-        folder = settings.model if is_scratch else model
-        base = f"{model_name(folder)}, not pretrained" if is_scratch else model_name(folder)
+    for folder, is_scratch in asked:
+        name = base = f"{model_name(folder)}, not pretrained" if is_scratch else model_name(folder)
         count = 2
-        name = base
-        while _folder_name(name) in map(_folder_name, models):
+        while folder_name(name) in map(folder_name, models):
             name, count = f"{base} {count}", count + 1
         models[name] = replace(settings, model=folder, from_scratch=is_scratch, compare=())
     return models
-
-
-def _folder_name(name: str) -> str:
-    return name.replace(", ", "-").replace(" ", "-")
 
 
 def table_of(task: Task, models: dict[str, dict], shown: str) -> dict:
@@ -145,7 +140,7 @@ def comparison_table(task: Task, results: dict) -> str:
     columns = dict(list(task.shown.items())[:_MOST_COLUMNS])
     shown, reference = results["shown"], results["reference"]
     num_seeds = len(results["models"][reference][shown]["loss"]["seeds"])
-    cells = [[f"{shown} texts", *columns, "learning rate"]]
+    cells = []
     for name, found in results["models"].items():
         cells.append([name, *(score(found[shown][metric]) for metric in columns.values()), _rate(found)])
     for name, found in results["differences"].items():
@@ -153,8 +148,6 @@ def comparison_table(task: Task, results: dict) -> str:
         if results["paired"]:
             of_texts = results["paired"][name]
             cells.append(["its 95 % interval", *(_interval(of_texts.get(metric)) for metric in columns.values()), ""])
-    header, *rows = (f"| {' | '.join(row)} |" for row in cells)
-    line = "|---" * len(cells[0]) + "|"
     seeds = "one seed" if num_seeds == 1 else f"mean ± standard deviation over {num_seeds} seeds"
     notes = [f"{seeds[0].upper()}{seeds[1:]}; differences are taken seed by seed."]
     if results["paired"]:
@@ -177,7 +170,7 @@ def comparison_table(task: Task, results: dict) -> str:
     for name, found in results["models"].items():
         if said := trouble(name, found["restarts"] or 0, found["learned_nothing"] or ()):
             notes.append(said)
-    return "\n".join([header, line, *rows]) + "\n\n" + "\n".join(notes) + "\n"
+    return table([f"{shown} texts", *columns, "learning rate"], cells) + "\n\n" + "\n".join(notes) + "\n"
 
 
 def _interval(found: dict | None) -> str:

@@ -207,7 +207,7 @@ def _print_plan(
             f"({steps / longest.steps_an_epoch:.1f} epochs)" + (", the longest" if len(budgets) > 1 else ""),
             "speed": f"{1 / pace.seconds:,.0f} texts/s, {settings.batch_size * pace.seconds:.2f} s a step",
             "learning rate": " or ".join(rates),
-            "arithmetic": f"{settings.precision} on {settings.device}",
+            "precision": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
             "disk": f"about {(takes.models + takes.checkpoints) / 1e9:.2f} GB",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from data_prep.console import command_line
-from data_prep.console.options import POSITIONAL
+from data_prep.console.options import POSITIONAL, option_name
 from data_prep.text.sources import Source
 
 from .inputs import ROWS_AT_ONCE, Form, begin, check_question, longer_than, parts_of
@@ -91,7 +91,7 @@ class EmbedSettings:
         of_texts = ("input_format", "text_column", "encoding", "skip_bad_rows", "precision")
         for name in of_texts:
             if getattr(self, name) != getattr(type(self), name):
-                option = f"--{name.replace('_', '-')}"
+                option = option_name(name)
                 raise FinetuneError(f"--save-model reads no texts: leave {option} out")
 
     def _check_parts(self) -> None:

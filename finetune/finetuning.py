@@ -151,7 +151,7 @@ def cut_sentence(train: Encoded, settings: FinetuneSettings, task: Task) -> str:
         more = f" Of questions or second texts that take more than half of a window {train.num_cut:,} tokens are cut."
         return sentence + (more if train.num_cut else "") + train.lost()
     cut = train.num_cut / train.num_tokens
-    remedy = " (--long-text windows reads everything)" if task.takes_windows else ""
+    remedy = " (--long-text windows reads everything)" if "windows" in task.long_texts else ""
     return sentence + f"{cut:.1%} of all tokens will be cut{remedy}."
 
 

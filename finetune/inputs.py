@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from data_prep.durable import require_new_file
 from data_prep.text.lines import Meter, check_encoding, text_lines
 from data_prep.text.sources import Source, resolve
 
 from .columns import find_columns
-from .output import check_output
 from .rows import BadRows, Columns, Example, Labels, example_of, rows_of
 from .settings import FinetuneError, LongText
 
@@ -82,7 +82,8 @@ def begin(settings: Question, default_model: str, made_by: str) -> list[Source]:
     from pretrain.engine.folder import require_made
 
     check_encoding(settings.encoding)
-    check_output(settings.out)
+    if settings.out is not None:
+        require_new_file(settings.out, FinetuneError)
     sources = input_sources(settings)
     require_made(settings.model, default_model, made_by)
     torch.set_num_threads(default_threads())

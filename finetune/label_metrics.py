@@ -10,7 +10,7 @@ import numpy as np
 from .metrics import SMALLEST, counts_of
 from .operating_point import rates
 from .ranking import Ranking, label_calibration_error
-from .ratios import defined_ratio, mean_of_defined, ratio
+from .ratios import defined_ratio, mean_of_defined, of_one_draw, ratio
 
 
 def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.ndarray) -> dict[str, float | None]:
@@ -25,8 +25,7 @@ def multi_label_scores(gold: np.ndarray, probabilities: np.ndarray, given: np.nd
     `calibration_error` that of each label, mean over the labels (see `ranking`); `loss` the binary cross entropy, mean
     over texts and labels, in nats. A score with nothing to count is None, not defined.
     """
-    found = multi_label_scores_of_draws(gold, probabilities, given, [np.arange(len(gold))])
-    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
+    return of_one_draw(multi_label_scores_of_draws(gold, probabilities, given, [np.arange(len(gold))]))
 
 
 def multi_label_scores_of_draws(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data_prep.console.screen import say
 from data_prep.durable import replaced, write_json, write_text
+from pretrain.engine.model_card import table
 
 from .dataset import Dataset, read_dataset, split
 from .report import score, trouble
@@ -73,22 +74,21 @@ def write_curve(out: Path, dataset: Dataset, points: Sequence[dict]) -> None:
     """Write and say the scores of every part."""
     task, shown = dataset.task, "test" if dataset.test else "validation"
     columns = dict(list(task.shown.items())[:_MOST_COLUMNS])
-    lines = [[f"training rows, {shown} texts", *columns]]
+    lines = []
     for point in points:
         lines.append([f"{point['rows']:,}", *(score(point[shown][metric]) for metric in columns.values())])
         for name, found in point["baselines"].items():
             lines.append([f"{name}, {point['rows']:,}", *(score(found[shown][m]) for m in columns.values())])
-    header, *rows = (f"| {' | '.join(line)} |" for line in lines)
-    table = "\n".join([header, "|---" * len(lines[0]) + "|", *rows]) + "\n"
+    text = table([f"training rows, {shown} texts", *columns], lines) + "\n"
     for point in points:
         if told := trouble(
             f"With {point['rows']:,} rows the model", point["restarts"] or 0, point["learned_nothing"] or ()
         ):
-            table += f"\n{told}\n"
-    write_text(out / "learning_curve.md", table)
+            text += f"\n{told}\n"
+    write_text(out / "learning_curve.md", text)
     write_json(out / "results.json", {"points": points, "shown": shown})
     draw(points, shown, next(iter(columns.items())), out / "learning_curve.png")
-    say(f"\n{table}\nThe table is in {out / 'learning_curve.md'}, the curve in {out / 'learning_curve.png'}.")
+    say(f"\n{text}\nThe table is in {out / 'learning_curve.md'}, the curve in {out / 'learning_curve.png'}.")
 
 
 def draw(points: Sequence[dict], shown: str, metric: tuple[str, str], path: Path) -> None:

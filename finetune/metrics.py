@@ -12,7 +12,7 @@ import numpy as np
 
 from .operating_point import rates
 from .ranking import Ranking, calibration_error
-from .ratios import mean_of_defined, ratio
+from .ratios import mean_of_defined, of_one_draw, ratio
 
 METRICS = (
     "accuracy",
@@ -51,8 +51,7 @@ def scores(
     Args:
         positive: of two classes the one that is looked for, for the scores OF_TWO.
     """
-    found = scores_of_draws(gold, probabilities, [np.arange(len(gold))], positive, predicted)
-    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
+    return of_one_draw(scores_of_draws(gold, probabilities, [np.arange(len(gold))], positive, predicted))
 
 
 def _of_two(gold: np.ndarray, predicted: np.ndarray, positive: int, weights: np.ndarray) -> dict[str, float | None]:

@@ -25,6 +25,11 @@ def one_line(text: str) -> str:
     return " ".join(_UNPRINTABLE.sub(" ", text).split())
 
 
+def folder_name(name: str) -> str:
+    """The folder of a model or a candidate, by its name in tables."""
+    return name.replace(", ", "-").replace(" ", "-")
+
+
 def _cut(text: str, width: int) -> str:
     return text if display_width(text) <= width else _start(text, width - 1) + "…"
 

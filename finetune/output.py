@@ -12,22 +12,12 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from data_prep.durable import flush_descriptor, flush_to_disk, read_object, replaced, write_text
+from data_prep.durable import flush_descriptor, flush_to_disk, read_object, replaced, require_new_file, write_text
 from data_prep.errors import ReadingFailed, UserError
 from data_prep.text.sources import Source
 from pretrain.engine.settings import PretrainError
 
 from .settings import FinetuneError
-
-
-def check_output(path: str | None) -> None:
-    """Refuse, before the work is done, a name that cannot be written."""
-    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise FinetuneError(f"--out {path} cannot be written: give the name of a file in a folder that is there")
-    if path is not None and os.path.lexists(path):
-        if not Path(path).is_file():
-            raise FinetuneError(f"--out {path} is no file, and would be replaced by one: give the name of a new file")
-        raise FinetuneError(f"--out {path} is there already, and would be lost: give another name, or remove it")
 
 
 @dataclass
@@ -92,7 +82,7 @@ class Output:
             raise FinetuneError(f"another process is writing {self.path}: give another --out") from None
         try:
             # Another command may have finished it since this one began.
-            check_output(self.path)
+            require_new_file(self.path, FinetuneError)
             self._open()
         except BaseException:
             self._unlock()

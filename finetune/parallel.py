@@ -7,13 +7,11 @@ Batches do not depend on each other, so threads that have one each need not wait
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain, islice
 from threading import Lock
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 # Batches at once. Each needs memory of its own, and Python runs in one thread at a time.
 _MOST_AT_ONCE = 8
@@ -28,17 +26,6 @@ Result = TypeVar("Result")
 def tokens_at_once(device: str) -> int:
     """Tokens of a batch that is only read."""
     return _TOKENS_ON_GPU if device == "cuda" else _TOKENS_ON_CPU
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout; the model's mode is put back."""
-    was_training = model.training
-    try:
-        model.eval()
-        yield
-    finally:
-        model.train(was_training)
 
 
 class _Sharing:

@@ -14,14 +14,14 @@ from data_prep.durable import read_object, write_json
 from data_prep.text.cells import is_blank, kind_of
 from model.bert import BertWithHead
 from pretrain.engine.batches import share
-from pretrain.engine.device import Precision, find_device
+from pretrain.engine.device import Precision, evaluating, find_device
 from pretrain.engine.distributed import World
 from pretrain.engine.folder import require_embeddings
 from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
 from .columns import find_columns
-from .parallel import evaluating, in_parallel, tokens_at_once
+from .parallel import in_parallel, tokens_at_once
 from .rows import Columns, Example, refuse_table
 from .settings import FACTS_FILE, FinetuneError, LongText
 from .tasks import Task
@@ -102,7 +102,7 @@ class Facts:
         """
         path = folder / FACTS_FILE
         if not path.exists():
-            return cls(task.pair_columns[0] if task.needs_pairs else (), longest, task.long_text, task.name)
+            return cls(task.pair_columns[0] if task.needs_pairs else (), longest, task.long_texts[0], task.name)
         found = read_object(path, text_columns=list, sequence_length=int, long_text=str)
         # [CLS], two [SEP] and one token of text are the least.
         if (
@@ -205,7 +205,7 @@ class Predictor(_Asked):
         maker = BatchMaker(encoded, self.tokenizer, self._tokens_at_once)
         found = outputs_of_items(self.task, self.model, maker, self._precision, World())
         if np.isnan(found).any():
-            raise FinetuneError(f"{self._folder} answers with numbers that are none (NaN), as its weights are damaged "
+            raise FinetuneError(f"{self._folder} gives outputs that are NaN, as its weights are damaged "
                                 "or too large to compute with: copy the folder again, or fine-tune again")  # fmt: skip
         # What the memory allows is known now.
         self._tokens_at_once = maker.micro_batch_tokens

@@ -170,7 +170,7 @@ def trouble(name: str, restarts: int, learned_nothing: Sequence[int], of: str = 
         return f"{name} learned nothing with {count} of its {of}." if count else ""
     times = "once" if restarts == 1 else f"{restarts} times"
     sentence = f"{name} learned nothing and began again at a lower rate {times}"
-    return sentence + (f", in vain with {count} of its {of}." if count else ".")
+    return sentence + (f", without success for {count} of its {of}." if count else ".")
 
 
 def number(value: float | None) -> str:

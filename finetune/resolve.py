@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.console.options import option_name
 from model import BertConfig
 from model.families import read_config
 from pretrain.engine.device import find_device
@@ -15,6 +16,7 @@ from pretrain.engine.stage import for_device
 
 from .settings import FinetuneError, FinetuneSettings
 from .tasks import Task
+from .tasks.selection import TASKS
 from .tokenizer import open_tokenizer
 from .vectors.sentence_model import SentenceModel
 
@@ -34,14 +36,6 @@ _FEW_STEPS, _SEEDS_OF_FEW = 600, 5
 _MOST_EVALUATIONS, _EVALUATIONS = 10, 5
 # Of a sequence, as `--sequence-length` takes it.
 _SHORTEST = 8
-# Settings that act for some tasks alone (see `Task.takes`), and which these are.
-_OF_SOME_TASKS = {
-    "class_weights": "classification",
-    "positive": "classification",
-    "operating_point": "classification and multi-label",
-    "calibrate": "classification and multi-label",
-    "teacher": "classification and tagging",
-}
 
 
 def out_folder(settings: FinetuneSettings) -> Path:
@@ -168,20 +162,14 @@ def with_task(settings: FinetuneSettings, task: Task) -> FinetuneSettings:
     if metric not in task.deciding_metrics:
         there = ", ".join(task.deciding_metrics)
         raise FinetuneError(f"--metric {metric} is no score of {task.name}: there are {there}")
-    for name, tasks in _OF_SOME_TASKS.items():
-        if getattr(settings, name) != getattr(FinetuneSettings, name) and name not in task.takes:
-            option = f"--{name.replace('_', '-')}"
-            raise FinetuneError(f"{option} is for {tasks}, not for {task.name}: leave it out")
-    long_text = task.long_text if settings.long_text == "auto" else settings.long_text
-    if task.reads_everything and long_text != task.long_text:
-        raise FinetuneError(f"--long-text {long_text} leaves words out, and {task.name} needs all: leave it out")
-    if task.reads_beginning and long_text != task.long_text:
-        raise FinetuneError(f"--long-text {long_text}: {task.name} reads the beginning of a text, as all that opens "
-                            "its model does: leave it out")  # fmt: skip
-    if long_text == "windows" and not task.takes_windows:
-        raise FinetuneError(
-            f"--long-text windows makes several sequences of a text, and {task.name} reads one: give head or head-tail"
-        )
+    of_some_tasks = frozenset[str]().union(*(kind.takes for kind in TASKS.values()))
+    for name in sorted(of_some_tasks - task.takes):
+        if getattr(settings, name) != getattr(FinetuneSettings, name):
+            tasks = " and ".join(kind.name for kind in TASKS.values() if name in kind.takes)
+            raise FinetuneError(f"{option_name(name)} is for {tasks}, not for {task.name}: leave it out")
+    long_text = task.long_texts[0] if settings.long_text == "auto" else settings.long_text
+    if long_text not in task.long_texts:
+        raise FinetuneError(f"--long-text {long_text} is not for {task.name}: give {' or '.join(task.long_texts)}")
     return replace(settings, metric=metric, long_text=long_text)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
+from data_prep.console.options import option_name
 from data_prep.errors import UserError
 from pretrain.engine.settings import LoopSettings
 
@@ -195,7 +196,7 @@ class FinetuneSettings(LoopSettings):
         if self.grid == "paper":
             defaults = {name: getattr(FinetuneSettings, name)
                         for name in ("learning_rate", "budget", "batch_size", "evaluations")}  # fmt: skip
-            given = [f"--{name.replace('_', '-')}" for name, value in defaults.items() if getattr(self, name) != value]
+            given = [option_name(name) for name, value in defaults.items() if getattr(self, name) != value]
             if given:
                 raise FinetuneError(f"--grid paper chooses what {', '.join(given)} would say: leave that out")
         if self.folds is not None:

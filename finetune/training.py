@@ -231,7 +231,7 @@ class SeedTraining:
         learner = Learner(self.settings, model, objective, self.seed, counters, self.world, rates)
         if newest:
             load_optimizer(Path(newest), learner.optimizer)
-            say(f"Going on from {newest}.")
+            say(f"Resuming from {newest}.")
         run = self._make_run(learner, state)
         start = Position(**state.get("position", {}))
         stream = self.task.stream(self.material.train, self.seed)

@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from data_prep.examples import runs
 from data_prep.text.cells import words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
-from .batches import Encoded, overlapping, spans_of
-from .batches import Span as Stretch
+from .batches import Encoded, Stretch, overlapping, spans_of
 from .settings import LongText
 
 Span = tuple[int, int]
@@ -144,9 +144,7 @@ def encode_tokens(texts: Sequence[Sequence[int]], sequence_length: int, long_tex
         begin += length
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     owner, first, counts = table[:, 0], table[:, 3], table[:, 4]
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    place = np.arange(total) + np.repeat(first - (ends - counts), counts)
+    place = runs(first, counts)
     # A sequence begins with [CLS].
     item = np.repeat(table[:, 1], counts) + place - 1 if read == "tokens" else np.repeat(owner, counts)
     nothing = np.zeros(0, dtype=np.uint32)
@@ -157,7 +155,7 @@ def encode_tokens(texts: Sequence[Sequence[int]], sequence_length: int, long_tex
         targets=np.zeros(begin if read == "tokens" else len(texts), dtype=np.int64),
         item=item,
         place=place,
-        bounds=np.append(0, ends),
+        bounds=np.append(0, np.cumsum(counts)),
         num_texts=len(texts),
         num_tokens=sum(map(len, texts)),
         num_long=num_long,

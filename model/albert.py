@@ -17,6 +17,7 @@ from .tasks import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertForVectors,
 )
 
 
@@ -182,3 +183,7 @@ class AlbertForMultipleChoice(_AlbertWithHead, BertForMultipleChoice):
 
 class AlbertForQuestionAnswering(_AlbertWithHead, BertForQuestionAnswering):
     """Start and end of an answer in the text; no pooler."""
+
+
+class AlbertForVectors(_AlbertWithHead, BertForVectors):
+    """A vector for each sequence; no head, no pooler."""

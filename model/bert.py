@@ -16,7 +16,7 @@ from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_atten
 from .batch import PackedBatch, in_recurring_rows
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, Layers
-from .heads import MaskedLanguageHead, Pooler, classification_head
+from .heads import ClassificationHead, DeepClassificationHead, MaskedLanguageHead, Pooler
 from .huggingface import PretrainedModel
 from .initialisation import initialise, look_at_neighbours
 from .outputs import EncoderOutput, LogitsOutput, PreTrainingOutput
@@ -205,6 +205,8 @@ class BertWithHead(PretrainedModel):
     """A BertModel under the name `bert`: what all classes with heads share."""
 
     encoder_class: ClassVar[type[BertModel]] = BertModel
+    classifier_class: ClassVar[type[nn.Module]] = ClassificationHead
+    """Of (config, number of outputs)."""
     mlm_head: MaskedLanguageHead
     """Of the classes that have one."""
 
@@ -222,8 +224,10 @@ class BertWithHead(PretrainedModel):
         self.bert.attention_implementation = name
 
     def new_classifier(self, num_labels: int) -> nn.Module:
-        """A head with this many outputs for each pooled sequence, or each token."""
-        return classification_head(self.config, num_labels)
+        """A head with this many outputs for each pooled sequence, or each token; a deep one where the config has hidden
+        layers for it."""
+        kind = DeepClassificationHead if self.config.classifier_hidden_layers else self.classifier_class
+        return kind(self.config, num_labels)
 
     def encode_pooled(self, batch: PackedBatch, output_attentions: bool, output_hidden_states: bool) -> EncoderOutput:
         """For a head that reads the pooler's output alone: last_hidden_state is empty."""
@@ -251,10 +255,8 @@ class BertWithHead(PretrainedModel):
         if away := [number for number in numbers if not 0 <= number < self.config.num_hidden_layers]:
             raise ModelError(f"there is no layer {away[0]}: the model has 0 to {self.config.num_hidden_layers - 1}.")
         fewer = self.remade(num_hidden_layers=len(numbers))
-        for mine, its, inside in ((self, fewer, "bert"), (self.bert, fewer.bert, "layers")):
-            for name, module in its.named_children():
-                if name != inside:
-                    module.load_state_dict(mine.get_submodule(name).state_dict())
+        others = {name: value for name, value in self.state_dict().items() if not name.startswith("bert.layers.")}
+        fewer.load_state_dict(others, strict=False)
         every = self.bert.layers.in_order()
         for layer, number in zip(fewer.bert.layers.in_order(), numbers, strict=True):
             layer.load_state_dict(every[number].state_dict())

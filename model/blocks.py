@@ -29,21 +29,11 @@ def layer_norm(config: BertConfig, size: int | None = None) -> nn.LayerNorm:
     return nn.LayerNorm(config.hidden_size if size is None else size, eps=config.layer_norm_eps)
 
 
-class Dropout(nn.Module):
-    """In training, each value is zero with probability `p`, and scaled by 1 / (1 - p) otherwise.
+class Dropout(nn.Dropout):
+    """Dropout (Srivastava et al. 2014) whose masks are drawn several times faster on a CPU than by torch."""
 
-    Srivastava et al. 2014; masks are drawn several times faster on a CPU than by torch.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, values: Tensor) -> Tensor:
-        return dropped(values, self.p if self.training else 0.0)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
+    def forward(self, input: Tensor) -> Tensor:
+        return dropped(input, self.p if self.training else 0.0)
 
 
 def dropped(values: Tensor, p: float) -> Tensor:

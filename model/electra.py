@@ -17,7 +17,7 @@ from .electra_heads import (
     SummaryHead,
 )
 from .electra_names import ELECTRA_NAMES
-from .heads import DeepClassificationHead, MaskedLanguageHead
+from .heads import MaskedLanguageHead
 from .names import TensorNames
 from .outputs import LogitsOutput
 from .tasks import (
@@ -25,6 +25,7 @@ from .tasks import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertForVectors,
 )
 
 
@@ -145,10 +146,7 @@ class ElectraForMaskedLM(_ElectraWithHead, BertForMaskedLM):
 class ElectraForSequenceClassification(_ElectraWithHead, BertForSequenceClassification):
     """One label, several labels or numbers for each sequence."""
 
-    def new_classifier(self, num_labels: int) -> nn.Module:
-        """A head with a hidden layer of its own, or with as many as are asked for."""
-        is_deep = self.config.classifier_hidden_layers
-        return (DeepClassificationHead if is_deep else ElectraClassificationHead)(self.config, num_labels)
+    classifier_class: ClassVar[type[nn.Module]] = ElectraClassificationHead
 
 
 class ElectraForTokenClassification(_ElectraWithHead, BertForTokenClassification):
@@ -158,17 +156,18 @@ class ElectraForTokenClassification(_ElectraWithHead, BertForTokenClassification
 class ElectraForMultipleChoice(_ElectraWithHead, BertForMultipleChoice):
     """Which of C continuations fits. Raises ModelError where the config summarises a sequence in another way."""
 
+    classifier_class: ClassVar[type[nn.Module]] = SummaryHead
+
     def __init__(self, config: BertConfig) -> None:
         for name, only in (("summary_type", "first"), ("summary_use_proj", True), ("summary_activation", "gelu")):
             if getattr(config, name) != only:
                 raise ModelError(f"{name} is {getattr(config, name)!r:.40}, and multiple choice needs {only!r}.")
         super().__init__(config)
 
-    def new_classifier(self, num_labels: int) -> nn.Module:
-        """A head with a hidden layer of its own, or with as many as are asked for."""
-        is_deep = self.config.classifier_hidden_layers
-        return (DeepClassificationHead if is_deep else SummaryHead)(self.config, num_labels)
-
 
 class ElectraForQuestionAnswering(_ElectraWithHead, BertForQuestionAnswering):
     """Start and end of an answer in the text."""
+
+
+class ElectraForVectors(_ElectraWithHead, BertForVectors):
+    """A vector for each sequence; no head."""

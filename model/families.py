@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from .albert import (
     AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
     AlbertForTokenClassification,
+    AlbertForVectors,
 )
 from .bert import BertForMaskedLM, BertForPreTraining, BertWithHead
 from .config import BertConfig, ModelError
@@ -25,6 +25,7 @@ from .electra import (
     ElectraForQuestionAnswering,
     ElectraForSequenceClassification,
     ElectraForTokenClassification,
+    ElectraForVectors,
 )
 from .electra_pair import GENERATOR
 from .huggingface import CONFIG_FILE, read_config_values
@@ -65,6 +66,7 @@ class Family:
     token_classification: type[BertForTokenClassification]
     multiple_choice: type[BertForMultipleChoice]
     question_answering: type[BertForQuestionAnswering]
+    vectors: type[BertForVectors]
     masked_lm_folder: str = ""
     """Where in a model's folder that with the MLM head may be, if it is a model of its own."""
     bare_encoder: Any = None
@@ -79,35 +81,25 @@ class Family:
         """The class of the encoder without a head."""
         return self.bare_encoder or self.pretraining.encoder_class
 
-    @cached_property
-    def vectors(self) -> type[BertForVectors]:
-        """The encoder of `pretraining` without a head, which gives a vector for each sequence."""
-        if self.pretraining is BertForPreTraining:
-            return BertForVectors
-        if self.is_wrapped:
-            return cast(type[BertForVectors], NotWrapped)
-        shared = {name: getattr(self.pretraining, name) for name in ("config_class", "encoder_class", "names")}
-        name = self.pretraining.__name__.replace("ForPreTraining", "ForVectors")
-        return cast(type[BertForVectors], type(name, (BertForVectors,), shared))
-
 
 BERT = Family(
     BertConfig, BertForPreTraining, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification,
-    BertForMultipleChoice, BertForQuestionAnswering,
+    BertForMultipleChoice, BertForQuestionAnswering, BertForVectors,
 )  # fmt: skip
 ALBERT = Family(
     AlbertConfig, AlbertForPreTraining, AlbertForMaskedLM, AlbertForSequenceClassification,
-    AlbertForTokenClassification, AlbertForMultipleChoice, AlbertForQuestionAnswering,
+    AlbertForTokenClassification, AlbertForMultipleChoice, AlbertForQuestionAnswering, AlbertForVectors,
 )  # fmt: skip
 ELECTRA = Family(
     ElectraConfig, ElectraForPreTraining, ElectraForMaskedLM, ElectraForSequenceClassification,
-    ElectraForTokenClassification, ElectraForMultipleChoice, ElectraForQuestionAnswering, masked_lm_folder=GENERATOR,
+    ElectraForTokenClassification, ElectraForMultipleChoice, ElectraForQuestionAnswering, ElectraForVectors,
+    masked_lm_folder=GENERATOR,
 )  # fmt: skip
 # They take packed batches alone, and have no attribute `bert`.
 WRAPPED: Family = cast(Any, Family)(
     WrappedConfig, NotWrapped, NotWrapped, WrappedForSequenceClassification, WrappedForTokenClassification,
-    WrappedForMultipleChoice, WrappedForQuestionAnswering, bare_encoder=WrappedEncoder, weights=open_safetensors,
-    is_wrapped=True,
+    WrappedForMultipleChoice, WrappedForQuestionAnswering, NotWrapped, bare_encoder=WrappedEncoder,
+    weights=open_safetensors, is_wrapped=True,
 )  # fmt: skip
 FAMILIES = {
     model_type: family

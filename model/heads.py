@@ -78,13 +78,6 @@ class DeepClassificationHead(nn.Module):
         return self.output(self.dropout(values))  # [..., C]
 
 
-def classification_head(config: BertConfig, num_labels: int) -> ClassificationHead | DeepClassificationHead:
-    """The head that config.classifier_hidden_layers asks for."""
-    if config.classifier_hidden_layers:
-        return DeepClassificationHead(config, num_labels)
-    return ClassificationHead(config, num_labels)
-
-
 def classifier_dropout(config: BertConfig) -> Dropout:
     """The dropout in a head of fine-tuning."""
     dropout = config.classifier_dropout

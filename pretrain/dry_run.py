@@ -161,10 +161,9 @@ def _print_plan(
     ends = [0.0, *(until for until, _ in settings.phases)]
     parts = [speed.steps_in(budget, end - begin) for speed, (begin, end) in zip(speeds, pairwise(ends), strict=True)]
     steps = sum(parts)
-    seconds, tokens, epochs = (
-        sum(count * one for count, one in zip(parts, ones, strict=True))
-        for ones in ([s.seconds for s in speeds], [s.tokens for s in speeds], [1 / s.steps_an_epoch for s in speeds])
-    )
+    seconds = sum(count * speed.seconds for count, speed in zip(parts, speeds, strict=True))
+    tokens = sum(count * speed.tokens for count, speed in zip(parts, speeds, strict=True))
+    epochs = sum(count / speed.steps_an_epoch for count, speed in zip(parts, speeds, strict=True))
     needs, first = Needs(settings, learner, steps), speeds[0]
     of_lengths = "".join(f"; at {s.length}: {s}" for s in speeds[1:])
     sizes = ", then ".join(map(str, dict.fromkeys(s.batch_size for s in speeds)))
@@ -178,7 +177,7 @@ def _print_plan(
             "steps": f"about {steps:,.0f} of {sizes} examples ({epochs:.1f} epochs)",
             "tokens": f"about {tokens:,.0f}",
             "speed": f"{first}{of_lengths}",
-            "arithmetic": f"{settings.precision} on {settings.device}",
+            "precision": f"{settings.precision} on {settings.device}",
             "time": clock(seconds),
             "memory": f"about {needs.memory / 1e9:.1f} GB",
             "tokens at once on a GPU": of_gpus(settings, learner.model.config, objective),

@@ -15,6 +15,7 @@ from data_prep.examples.pairs import example_order
 
 from .batches import BatchMaker
 from .engine.batches import moved, share
+from .engine.device import evaluating
 from .engine.distributed import World
 from .engine.out_of_memory import fitting
 from .engine.settings import Budget
@@ -82,13 +83,11 @@ class Evaluation:
         Raises:
             PretrainError: a GPU's memory is too small for one example.
         """
-        was_training = model.training
-        model.eval()
         device = next(model.parameters()).device
         examples = self.examples[:count]
         mine = examples[share(examples.lengths(), self.world)]
-        sums = fitting(lambda: self._sums(model, mine, device), self.maker, mine.lengths(), device)
-        model.train(was_training)
+        with evaluating(model):
+            sums = fitting(lambda: self._sums(model, mine, device), self.maker, mine.lengths(), device)
         return self.objective.results(dict(zip(sums, self.world.sum(list(sums.values())), strict=True)))
 
     def _sums(self, model: nn.Module, examples: Examples, device: torch.device) -> dict[str, float]:

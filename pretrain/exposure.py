@@ -17,7 +17,7 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.screen import say
-from data_prep.durable import replaced
+from data_prep.durable import replaced, require_new_file
 from data_prep.text.cells import words_apart
 
 from .engine.settings import PretrainError
@@ -261,16 +261,11 @@ def run(settings: ExposureSettings) -> None:
     sentences = read_marked(str(settings.file))
     names = list(filter(None, _lines(settings.controls))) if settings.controls else []
     require_made(settings.model, ExposureSettings.model, "pretrain.run")
-    out = Path(settings.out) if settings.out else None
-    if out:
-        if out.is_dir():
-            raise PretrainError(f"--out {out} is a folder: give the name of a file")
-        if out.exists():
-            raise PretrainError(f"--out {out} is there already, and would be lost: give another name, or remove it")
-        out.parent.mkdir(parents=True, exist_ok=True)
+    if settings.out:
+        require_new_file(settings.out, PretrainError)
     found = Exposure(settings.model, names)(sentences)
-    if out:
-        write(found, out)
+    if settings.out:
+        write(found, Path(settings.out))
     for line in summary(found):
         say(line)
     if settings.show_text == "yes":

@@ -192,6 +192,14 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor, log_weights: Tensor | None
     return _CrossEntropySum.apply(logits, labels, log_weights)
 
 
+def softmax_and_logsumexp(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities [P, V], and the logarithms of the sums that they were divided by [P]: half the time of log_softmax
+    and its exponentials."""
+    probabilities = scores.softmax(-1)
+    # The most probable entry has at least 1 / V: the logarithm of its probability is exact.
+    return probabilities, scores.amax(-1) - probabilities.amax(-1).log()
+
+
 class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, log_weights: Tensor | None) -> Tensor:
@@ -203,9 +211,7 @@ class _CrossEntropySum(torch.autograd.Function):
             own = scores.gather(1, label)  # [rows, 1]
             if log_weights is not None:
                 scores = (scores + log_weights).scatter_(1, label, own)
-            probabilities = scores.softmax(-1)
-            # The most probable entry has at least 1 / V: the logarithm of its probability is exact.
-            normaliser = scores.amax(-1) - probabilities.amax(-1).log()
+            probabilities, normaliser = softmax_and_logsumexp(scores)
             total += (normaliser - own.squeeze(1)).sum()
             if gradient is not None:
                 probabilities.scatter_add_(1, label, probabilities.new_full(label.shape, -1.0))

@@ -232,10 +232,7 @@ class PretrainingObjective:
         """Sum of the negative log likelihoods (nats, fp32) of each part's targets, times its weight: scalars with
         gradients."""
         scores = self.scores(model, batch)
-        sums = {part.name: part.loss_sum(scores, batch) for part in self.parts}
-        return {
-            part.name: sums[part.name] if part.weight == 1 else part.weight * sums[part.name] for part in self.parts
-        }
+        return {part.name: part.weight * part.loss_sum(scores, batch) for part in self.parts}
 
     @torch.no_grad()
     def score_sums(self, model: BertForPreTraining, batch: PretrainingBatch) -> dict[str, Tensor]:
@@ -278,8 +275,8 @@ class PretrainingObjective:
     def warnings(self, rows: Sequence[dict], share: float) -> dict[str, str]:
         """Kind -> sentence about parts that are not learned as they should be (see `Part.warnings`)."""
         # The last evaluation takes more examples than those before, and is not to be compared with them.
-        text = self.baselines(rows[-1]["validation"])
-        same = [row for row in rows if self.baselines(row["validation"]) == text]
+        baselines = self.baselines(rows[-1]["validation"])
+        same = [row for row in rows if self.baselines(row["validation"]) == baselines]
         learned = [part for part in self.parts if part.weight]
         return {kind: said for part in learned for kind, said in part.warnings(same, share).items()}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from data_prep.console import command_line
+from data_prep.console.options import option_name
 from data_prep.console.screen import say
 from data_prep.durable import read_object, write_json
 from data_prep.examples.pairs import VERSION as PAIRS_VERSION
@@ -143,7 +144,7 @@ def say_other_examples(settings: PretrainSettings, corpus: PreparedCorpus) -> No
     before = corpus.manifest["identity"]
     for name in now:
         if name in before and now[name] == default[name] != before[name]:
-            option = f"--{name.replace('_', '-')}"
+            option = option_name(name)
             say(
                 f"{corpus.folder} was prepared with {option} {before[name]}, and this run takes {now[name]}: give "
                 f"{option} {before[name]} here too to train with that."
@@ -172,7 +173,7 @@ def compiled(settings: PretrainSettings, held_out: Evaluation, learner: Learner)
     if obstacle:
         say(f"The layers cannot be compiled here ({obstacle}): the run goes on without, which is slower.")
     else:
-        say(f"The layers were compiled in {time.monotonic() - began:.0f} seconds (--compile none goes without).")
+        say(f"The layers were compiled in {time.monotonic() - began:.0f} seconds (--compile none turns this off).")
     return not obstacle
 
 
@@ -186,7 +187,6 @@ class Pretraining:
         settings = with_preset(settings, self.prepared.manifest["train"]["tokens"], self.prepared.tokenizer.vocab_size)
         self.objective = objective(settings, self.prepared)
         self.phases = make_phases(settings, self.prepared, self.objective, world)
-        self.evaluation = self.phases[-1].evaluation
         self.settings = settings
         self.checkpoints = Checkpoints(out / "checkpoints", self.prepared.tokenizer, settings.keep_checkpoints)
         self.drawn = time.monotonic()
@@ -205,7 +205,7 @@ class Pretraining:
         checkpoint = self.world.from_main(self._checkpoint)
         if checkpoint:
             model, state = open_checkpoint(Path(checkpoint), self.settings, self.prepared, self.objective)
-            say(f"Going on from {checkpoint}.")
+            say(f"Resuming from {checkpoint}.")
         else:
             model, state = make_model(self.settings, self.prepared, self.objective), {}
         # As transformers is to be told.
@@ -235,7 +235,7 @@ class Pretraining:
         position = Position(**state["position"]) if state else None
         for number in range(len(self.phases)):
             position = self._train_phase(run, number, position, plan)
-        results = self.evaluate(model, plan.final)
+        results = self.phases[-1].evaluation(model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
         # A launcher may end the main process when the others have ended: they stay until all is written.
@@ -251,7 +251,7 @@ class Pretraining:
             The position after the phase.
         """
         phase, settings = self.phases[number], self.settings.phases[number][1]
-        run.until, self.evaluation = phase.until, phase.evaluation
+        run.until = phase.until
         if len(self.phases) > 1:
             run.progress.notes = {"sequence_length": phase.length}
         before = run.describe["sequence_length"]
@@ -264,7 +264,7 @@ class Pretraining:
             say(change_of_length(before, phase.length, settings.batch_size))
         run.describe["sequence_length"] = phase.length
         batches = Batches(phase.stream, phase.maker, settings.batch_size, position or Position(), self.world)
-        train(run, batches, partial(self.evaluate, count=plan.during))
+        train(run, batches, partial(phase.evaluation, count=plan.during))
         return batches.position
 
     def _checkpoint(self) -> str | None:
@@ -303,7 +303,7 @@ class Pretraining:
                 return before
         phase, settings = self.phases[-1], self.settings.phases[-1][1]
         examples = phase.examples_in(budget, settings.batch_size)
-        plan = self.evaluation.plan(model, budget, examples, self.settings.evaluations)
+        plan = phase.evaluation.plan(model, budget, examples, self.settings.evaluations)
         # Those during a run stay comparable.
         return replace(plan, during=before.during) if before else plan
 
@@ -318,15 +318,11 @@ class Pretraining:
 
     def _require_time(self, model, seconds: float, plan: EvaluationPlan) -> None:
         """Raises PretrainError if a time budget is used up before the first step: nothing would be learned."""
-        budget, settings = Budget.parse(self.settings.budget), self.settings.phases[-1][1]
+        budget, phase, settings = Budget.parse(self.settings.budget), self.phases[-1], self.settings.phases[-1][1]
         if not budget.is_counted and seconds + plan.reserve >= budget.amount:
             # The evaluation has measured its speed.
-            a_step = settings.batch_size / self.evaluation.training_speed(model)
+            a_step = settings.batch_size / phase.evaluation.training_speed(model)
             raise PretrainError(no_time(settings.budget, seconds, plan.reserve, a_step, not settings.starts_from))
-
-    def evaluate(self, model, count: int) -> dict[str, float]:
-        """The results on the first `count` held-out examples."""
-        return self.evaluation(model, count)
 
     def make_run(self, learner: Learner, state: dict, plan: EvaluationPlan) -> Run:
         """The run to train on, which goes on from the state of a checkpoint unless that is empty."""

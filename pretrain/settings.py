@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import ClassVar, Literal, Self
 
+from data_prep.console.options import option_name
 from data_prep.settings import ExampleSettings, PrepSettings, option_of
 
 from .engine.settings import LoopSettings, PretrainError
@@ -180,7 +181,7 @@ class PretrainSettings(LoopSettings):
         for name, only in FIXED.get(self.objective, {}).items():
             given = getattr(self, name)
             if given not in ("auto", only):
-                option = f"--{name.replace('_', '-')} {given}"
+                option = f"{option_name(name)} {given}"
                 raise PretrainError(f"{option} cannot be combined with --objective {self.objective}, which needs "
                                     f"{only}: leave it out")  # fmt: skip
 
@@ -211,7 +212,7 @@ class PretrainSettings(LoopSettings):
 
     def _check_pairs(self) -> None:
         for name, (low, high) in _OF_PAIRS.items():
-            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            value, option = getattr(self, name), option_name(name)
             if value == "auto":
                 continue
             if not low <= value <= high:
@@ -257,7 +258,7 @@ class PretrainSettings(LoopSettings):
         if self.teacher is None:
             for name in ("teacher_weights", "teacher_positions"):
                 if getattr(self, name) != getattr(type(self), name):
-                    raise PretrainError(f"--{name.replace('_', '-')} is for a --teacher: give one, or leave it out")
+                    raise PretrainError(f"{option_name(name)} is for a --teacher: give one, or leave it out")
             return
         weights = self.teacher_weights
         are_numbers = len(weights) == 3 and all(0 <= weight < math.inf for weight in weights)
@@ -290,7 +291,7 @@ class PretrainSettings(LoopSettings):
                 # show_text does not change the corpus.
                 if setting.name != "show_text" and getattr(self.prep, setting.name) != setting.default:
                     option = option_of(setting.name)
-                    raise PretrainError(f"--{option} cannot be combined with --prepared, which needs none: drop one")
+                    raise PretrainError(f"{option} cannot be combined with --prepared, which needs none: drop one")
         if self.prep.extend_vocab and not (self.init_from or self.prep.tokenizer):
             raise PretrainError("--extend-vocab has nothing to extend: give the BERT to continue from as --init-from")
         self._check_start()

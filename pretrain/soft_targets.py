@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -14,7 +15,7 @@ from data_prep.vocabulary.word_counts import log_unigram
 from model import BertForPreTraining
 
 from .batches import PretrainingBatch
-from .masked_words import gradient_scale, parts_of
+from .masked_words import gradient_scale, parts_of, softmax_and_logsumexp
 from .objective import Part, Row, Scores
 
 # Logits are divided by it before the softmax (Sanh et al. 2019 train with 2).
@@ -81,11 +82,9 @@ class SoftTargets(Part):
         sums = scores.logits.new_zeros(3, dtype=torch.float32)
         for part in parts_of(scores.logits):
             ours, theirs = (tempered(each[part], TEMPERATURE) for each in (scores.logits, scores.teacher_logits))
-            probabilities = theirs.exp()
+            divergences = [F.kl_div(each, theirs, reduction="sum", log_target=True) for each in (ours, frequencies)]
             agreed = (ours.argmax(-1) == theirs.argmax(-1)).sum()
-            sums += torch.stack(
-                [divergence(theirs, ours), (probabilities * (theirs - frequencies)).sum(), agreed.float()]
-            )
+            sums += torch.stack([*divergences, agreed.float()])
         loss, baseline, agreed = sums.unbind()
         scale = TEMPERATURE**2
         return {"soft_loss": scale * loss, "soft_unigram_loss": scale * baseline, "soft_correct": agreed}
@@ -125,27 +124,14 @@ def tempered(logits: Tensor, temperature: float) -> Tensor:
     return (logits.float() / temperature).log_softmax(-1)
 
 
-def divergence(theirs: Tensor, ours: Tensor) -> Tensor:
-    """The sum of the Kullback-Leibler divergences of our log probabilities [P, V] from theirs: a scalar."""
-    return (theirs.exp() * (theirs - ours)).sum()
-
-
 def divergence_sum(logits: Tensor, teacher: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """The same of logits [P, V] at a temperature, times its square, which keeps the gradient about as large as at 1
-    (Hinton et al. 2015, section 2).
+    """The sum of the Kullback-Leibler divergences of the student from the teacher, of logits [P, V] at a temperature,
+    times its square, which keeps the gradient about as large as at 1 (Hinton et al. 2015, section 2).
 
     The gradient is worked out beside the loss, as in `masked_words.cross_entropy_sum`; the teacher has none.
     """
     result: Tensor = _DivergenceSum.apply(logits, teacher, temperature)
     return result
-
-
-def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities [P, V], and the logarithms of the sums that they were divided by [P]: half the time of log_softmax
-    and its exponentials."""
-    probabilities = scores.softmax(-1)
-    # The most probable entry has at least 1 / V: the logarithm of its probability is exact.
-    return probabilities, scores.amax(-1) - probabilities.amax(-1).log()
 
 
 class _DivergenceSum(torch.autograd.Function):
@@ -156,7 +142,7 @@ class _DivergenceSum(torch.autograd.Function):
         ctx.scale = gradient_scale(logits)
         for part in parts_of(logits):
             ours, theirs = (each[part].float() / temperature for each in (logits, teacher))
-            (own, own_sum), (wanted, wanted_sum) = _softmax(ours), _softmax(theirs)
+            (own, own_sum), (wanted, wanted_sum) = softmax_and_logsumexp(ours), softmax_and_logsumexp(theirs)
             total += (theirs.sub_(ours).mul_(wanted)).sum() - (wanted_sum - own_sum).sum()
             if gradient is not None:
                 gradient[part] = own.sub_(wanted).mul_(temperature * ctx.scale)

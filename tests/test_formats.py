@@ -55,7 +55,7 @@ def test_a_run_goes_on_with_its_optimizer_and_its_rows(version, capsys):
     rows = (version / "run" / "metrics.jsonl").read_text().splitlines()
     assert pretrain.run.main([*made.PRETRAIN, "--budget=30steps"]) == 0, capsys.readouterr().err
     # The schedule had decayed from step 17 on, and is extended from there.
-    assert f"Going on from {Path('run/checkpoints/step-00000017')}." in capsys.readouterr().out
+    assert f"Resuming from {Path('run/checkpoints/step-00000017')}." in capsys.readouterr().out
     now = [json.loads(line) for line in (version / "run" / "metrics.jsonl").read_text().splitlines()]
     assert now[:2] == [json.loads(line) for line in rows[:2]] and now[-1]["step"] == 30
     assert json.loads((version / "run" / "results.json").read_text())["steps"] == 30

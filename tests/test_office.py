@@ -210,7 +210,7 @@ def test_a_run_on_a_prepared_corpus_goes_on_whatever_stands_beside_it(office, ca
     settings = folder / "resumed/settings.yaml"
     settings.write_text(settings.read_text() + "show_text: 'no'\nmin_documents: 1\n")
     assert pretrain([*given, "--show-text=no", "--budget=6steps"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
 
 
 def test_a_run_of_another_command_is_told_apart(office, capsys):
@@ -250,4 +250,4 @@ def test_a_run_goes_on_where_it_is_moved_to(office, tmp_path, capsys):
     assert pretrain([*given, f"--out={tmp_path}/here"]) == 0
     shutil.move(tmp_path / "here", tmp_path / "there")
     assert pretrain([*given, f"--out={tmp_path}/there", "--budget=6steps"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out

@@ -25,11 +25,11 @@ from model import (
     BertForTokenClassification,
     BertModel,
     PackedBatch,
-    families,
 )  # fmt: skip
 from model.config import parameter_count
 from model.encoder import EncoderLayer, Layers
 from model.families import FAMILIES, Family
+from model.tasks import BertForVectors
 from pretrain.fill_mask import MaskFiller
 from pretrain.pretraining import pretrain
 from pretrain.settings import PretrainSettings
@@ -65,10 +65,14 @@ class SharedClassifier(BertForSequenceClassification):
     config_class, encoder_class = SharedConfig, SharedModel
 
 
+class SharedForVectors(BertForVectors):
+    config_class, encoder_class = SharedConfig, SharedModel
+
+
 @pytest.fixture(autouse=True)
 def family(monkeypatch):
     others = BertForTokenClassification, BertForMultipleChoice, BertForQuestionAnswering
-    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, *others)
+    made = Family(SharedConfig, SharedForPreTraining, SharedForMaskedLM, SharedClassifier, *others, SharedForVectors)
     monkeypatch.setitem(FAMILIES, SharedConfig.model_type, made)
 
 
@@ -139,7 +143,5 @@ def test_from_its_folder_it_is_pretrained_fine_tuned_and_asked(tmp_path):
     states = classifier.model.bert(ids, output_hidden_states=True).hidden_states[2]
     assert type(embedder.model) is SharedModel and tuple(states[0, 0].shape) == (embedder.dimension,)
     assert np.abs(embedder.embed(lines[:1]) - states.mean(1).detach().numpy()).max() < 1e-5
-    vectors = families.family_of(final).vectors
-    assert vectors is families.family_of(final).vectors and vectors.encoder_class is SharedModel
-    pooled = vectors.from_pretrained(final)(ids).pooler_output.detach().numpy()
+    pooled = SharedForVectors.from_pretrained(final)(ids).pooler_output.detach().numpy()
     assert np.abs(Embedder(final, device="cpu").embed(lines[:1]) - pooled).max() < 1e-5

@@ -120,10 +120,10 @@ def again(prog: str, arguments: Sequence[str]) -> str:
     scheduler, has options that are not known here."""
     processes, of_all = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     if of_all > processes:
-        return f"Start the same {of_all} processes again to go on."
+        return f"Start the same {of_all} processes again to resume."
     if processes > 1:
         prog = prog.replace("python", f"torchrun --nproc-per-node {processes}", 1)
-    return " ".join(["Go on with\n ", prog, *map(shlex.quote, arguments)])
+    return " ".join(["Resume with\n ", prog, *map(shlex.quote, arguments)])
 
 
 def as_dict(settings: Any) -> dict[str, Any]:

@@ -23,6 +23,11 @@ POSITIONAL = "positional"
 _FLAG = re.compile(r"-(?!$|\.?\d|inf$)(-|[^\s=]*(=|$))")
 
 
+def option_name(field: str) -> str:
+    """The option of a field of settings: "--batch-size" of batch_size."""
+    return f"--{field.replace('_', '-')}"
+
+
 @dataclasses.dataclass(frozen=True)
 class EveryCommand:
     """Options beside the settings of a command."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import Bools, Ints, Keys
+from . import Bools, Ints, Keys, runs
 from .random_keys import keys
 
 # Longer runs of continuing pieces are clauses of a script without spaces, not words.
@@ -101,9 +101,3 @@ def choose_words(choice: Choice) -> Targets:
     take[begins[nothing]] = wanted[nothing]
     places = np.sort(runs(first, take))
     return Targets(places, places)
-
-
-def runs(begin: Ints, size: Ints) -> Ints:
-    """The token indices of R runs, concatenated; `begin` [R] is the first token of each, `size` [R] its length."""
-    ends = np.cumsum(size)
-    return np.repeat(begin - (ends - size), size) + np.arange(int(size.sum()))

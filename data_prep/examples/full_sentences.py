@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..prepared import Shard
-from . import Bools, Ints
+from . import Bools, Ints, runs
 from .packing import Examples, ShardExamples
 from .pairs import UNLABELLED, example_keys
 from .windows import cut_long_sentences, walk
@@ -34,8 +34,8 @@ class FullSentences(Examples):
         """Write the tokens of A; where a document ends, one place is left as it is."""
         ends = shard.sentence_starts[shard.document_starts[1:]]  # [documents]
         row = np.repeat(np.arange(len(self)), self.a_length)  # [tokens of A]
-        within = np.arange(len(row)) - (np.cumsum(self.a_length) - self.a_length)[row]
-        source = self.a_start[row] + within
+        source = runs(self.a_start, self.a_length)
+        within = source - self.a_start[row]
         ended = np.searchsorted(ends, source, side="right") - np.searchsorted(ends, self.a_start, side="right")[row]
         target[starts[row] + 1 + within + ended] = shard.ids[source]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..prepared import PreparedCorpus, Shard
-from . import Bools, Ints, Keys
+from . import Bools, Ints, Keys, runs
 from .pairs import VERSION as PAIRS_VERSION
 from .pairs import Pairs, example_keys, pairs
 
@@ -61,8 +61,8 @@ class Examples:
             target: [T], written in place.
             starts: int64 [N], where each example begins in `target`.
         """
-        _copy_segments(shard.ids, self.a_start, target, starts + 1, self.a_length)
-        _copy_segments(shard.ids, self.b_start, target, starts + self.first_lengths(), self.b_length)
+        target[runs(starts + 1, self.a_length)] = shard.ids[runs(self.a_start, self.a_length)]
+        target[runs(starts + self.first_lengths(), self.b_length)] = shard.ids[runs(self.b_start, self.b_length)]
 
 
 class TwiceSeparated(Examples):
@@ -96,15 +96,6 @@ def pack(shards: Sequence[Shard], examples: Examples, cls_id: int, sep_id: int) 
     position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)  # [T]
     token_type_ids = (position_ids >= np.repeat(examples.first_lengths(), lengths)).astype(np.int64)
     return Packed(input_ids, token_type_ids, position_ids, np.append(starts, len(input_ids)))
-
-
-def _copy_segments(
-    source: npt.NDArray[np.integer], source_starts: Ints, target: Ints, target_starts: Ints, lengths: Ints
-) -> None:
-    """Copy, for each segment, `lengths` tokens from `source_starts` to `target_starts`, in place."""
-    begins = np.cumsum(lengths) - lengths  # [N]
-    within = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)  # [tokens copied]
-    target[np.repeat(target_starts, lengths) + within] = source[np.repeat(source_starts, lengths) + within]
 
 
 # The held-out pairs and masks are the same whatever the seed of a run, so that runs can be compared.

@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from . import Bools, Ints, Keys
-from .choice import Choice, Targets, runs
+from . import Bools, Ints, Keys, runs
+from .choice import Choice, Targets
 from .random_keys import uniform
 
 Shares = npt.NDArray[np.float64]

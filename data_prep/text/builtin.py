@@ -174,7 +174,7 @@ def paragraphs(docstring: str) -> str:
             continue
         if code_indent >= 0 and indent <= code_indent:
             code_indent = -1
-        if previous and code_indent < 0 and _continues(previous, line, text, indent):
+        if previous and code_indent < 0 and _continues(previous, text, indent):
             lines[-1] += " " + text
         else:
             lines.append(text)
@@ -184,8 +184,8 @@ def paragraphs(docstring: str) -> str:
     return "\n".join(lines)
 
 
-def _continues(previous: str, line: str, text: str, indent: int) -> bool:
-    """True where the break before `line` was made by the margin of the page, not by its author."""
+def _continues(previous: str, text: str, indent: int) -> bool:
+    """True where the break before the line of `text` was made by the margin of the page, not by its author."""
     before = previous.strip()
     if _STARTS_OWN_LINE.match(text) or before.startswith(">>>") or before.endswith("::"):
         return False

@@ -202,7 +202,9 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
     if not usable:
         nothing = "only runs and models are there" if left_out else "nothing is there"
         others = f"{len(found)} files of other formats" if found else nothing
-        remedy = _conversion([name for name, _ in found]) + f"give {FORMATS}"
+        names = [name for name, _ in found]
+        arrays = labelled and any(name.endswith(".json") for name in names)
+        remedy = _conversion(names) + (f"give {path}/*.json, if these hold rows, or " if arrays else "give ") + FORMATS
         raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}.")
     return usable
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..metrics import SMALLEST, counts_of, per_class
 from ..operating_point import defined_share
-from ..ratios import defined_ratio, ratio
+from ..ratios import defined_ratio, of_one_draw, ratio
 from .tags import entities, parts
 
 
@@ -28,8 +28,7 @@ def tagging_scores(
         of_words: every tag is a type of words, which are no entities.
     """
     texts = np.arange(1 + targets[:, 0].max(initial=0))
-    found = tagging_scores_of_draws(targets, outputs, labels, of_words, [texts])
-    return {name: None if np.isnan(values[0]) else float(values[0]) for name, values in found.items()}
+    return of_one_draw(tagging_scores_of_draws(targets, outputs, labels, of_words, [texts]))
 
 
 def tagging_scores_of_draws(

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -95,14 +96,8 @@ class Task(Labels):
     """Usual names of the column of texts."""
     asked_row: str = ""
     """An example of the rows with which a program asks; empty where it asks with texts."""
-    long_text: LongText = "head"
-    """What `--long-text auto` is."""
-    reads_everything = False
-    """Whether no other `--long-text` will do."""
-    reads_beginning = False
-    """Whether the beginning of a long text is all that is read, as by whatever else opens the model's folder."""
-    takes_windows = True
-    """Whether a long text may become several sequences."""
+    long_texts: tuple[LongText, ...] = ("head", "head-tail", "windows")
+    """What `--long-text` may be; the first is what `auto` is."""
     judges_other_rows = False
     """Whether validation and test rows may have other columns than training rows."""
     needs_seeds = False
@@ -129,6 +124,12 @@ class Task(Labels):
     default_metric: str
     """What `--metric auto` chooses by."""
     lower_is_better: frozenset[str] = frozenset({"loss"})
+
+    def _with(self, **found: Any) -> Self:
+        """The same task with other values for some of its attributes."""
+        task = copy(self)
+        vars(task).update(found)
+        return task
 
     # --- rows
 

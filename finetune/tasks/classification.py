@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text, name_of
+from data_prep.text.cells import name_of
 from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.model_card import table
@@ -35,11 +35,9 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from ..simple_models import majority, tfidf
 from . import Card, HeldOut, Task
-from .sequences import class_name, fine_tuned, labels_of, new_model
+from .sequences import class_name, fine_tuned, labels_of, new_model, pipeline_example, require_names, unknown
 
 TFIDF, MAJORITY = "TF-IDF + logistic regression", "most frequent class"
-# So many classes may have a single text each; more are names or numbers of the rows.
-MOST_SMALL_CLASSES = 50
 # With more classes the scores of each are not shown.
 MOST_CLASSES_SHOWN = 50
 # Of the standard error of the accuracy: by how much a seed may be worse than the best one and still count as good.
@@ -88,18 +86,8 @@ class Classification(Task):
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "Classification":
         """Raises FinetuneError where there are not two classes, or where they are texts or numbers of the rows, or
         where no positive one can be had."""
-        show_text = settings.show_text == "yes"
-        labels = label_names(train, show_text)
-        if len(labels) > max(MOST_SMALL_CLASSES, len(train) / 2):
-            raise FinetuneError(
-                f'"{columns.label}" of {settings.train} has {len(labels):,} different labels in {len(train):,} rows: '
-                "name the column of classes with --label-column"
-            )
-        if not show_text and any(is_text(label) for label in labels):
-            raise FinetuneError(
-                f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
-                "the column of classes with --label-column, or give the classes short names"
-            )
+        labels = label_names(train, settings.show_text == "yes")
+        require_names(labels, train, columns, settings, "classes")
         wish = OperatingPoint.parse(settings.operating_point) if settings.operating_point else None
         positive = self._positive(labels, train, settings)
         return Classification(labels, positive, wish, settings.calibrate)
@@ -131,13 +119,12 @@ class Classification(Task):
 
     def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
         """Those of known classes; the label of the others may be a text."""
-        known, shown = set(self.labels), listing(self.labels, 8)
+        known = set(self.labels)
         for example in examples:
             if example.label in known:
                 yield example
             else:
-                label = f"the label {example.label!r:.42}, which" if show_text else "a label that"
-                bad(example.place, f"has {label} does not occur in training ({shown})")
+                bad(example.place, unknown("label", example.label, self.labels, show_text))
 
     def stratum(self, example: Example) -> str:
         """Its class."""
@@ -224,15 +211,12 @@ class Classification(Task):
         reaches what is wished for on them."""
         mistakes = int((outputs.argmax(1) != targets).sum())
         found = temperature(targets, outputs) if mistakes >= FEWEST_MISTAKES else None
-        task = self._with(None, found)
+        task = self._with(temperature=found, threshold=None)
         # No threshold tells apart what is answered alike: the most frequent class stays the answer.
         if self.wish is None or self.positive is None or (outputs == outputs[:1]).all():
             return task
         probabilities = task.finished(outputs)[:, self.positive]
-        return self._with(threshold_for(self.wish, targets == self.positive, probabilities), found)
-
-    def _with(self, threshold: float | None, temperature: float | None) -> "Classification":
-        return Classification(self.labels, self.positive, self.wish, self.calibrates, threshold, temperature)
+        return task._with(threshold=threshold_for(self.wish, targets == self.positive, probabilities))
 
     def finished(self, outputs: np.ndarray) -> np.ndarray:
         """Probabilities at the temperature, if they are to be calibrated."""
@@ -313,8 +297,8 @@ class Classification(Task):
         sentences = [f"always the most frequent class: {split} accuracy {majority[split]:.3f}"]
         if best["validation"]["accuracy"] <= majority["validation"]:
             sentences.append(
-                "The model that is kept is no more accurate on the validation texts than that: "
-                f"{best['validation']['accuracy']:.3f} beside {majority['validation']:.3f}."
+                "The kept model is no more accurate on the validation texts than that: "
+                f"{best['validation']['accuracy']:.3f} against {majority['validation']:.3f}."
             )
         sentences += self._tell_decision(best["validation"])
         if len(self.labels) <= MOST_CLASSES_SHOWN:
@@ -351,11 +335,7 @@ class Classification(Task):
             for row in results["per_class"][split]
         ]  # fmt: skip
         majority = f"Always the most frequent class: accuracy {results['majority'][split]:.3f}."
-        arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
-        example = f"""from transformers import pipeline
-
-classify = pipeline("text-classification", model="path/to/this/folder", top_k=None)
-print(classify({arguments}, truncation=True))"""
+        example = pipeline_example("classify", "top_k=None", is_pair)
         return Card(
             kind="text-classification",
             name="a classifier of a domain",

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_prep.durable import write_text
-from data_prep.text.cells import is_text, parsed_cell
-from data_prep.text.sources import listing
+from data_prep.text.cells import parsed_cell
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.model_card import table
 from pretrain.engine.step import Objective
@@ -35,7 +33,16 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_of_labels
 from . import Card, HeldOut, Task, entropy
-from .sequences import class_name, fine_tuned, labels_of, last_layer, new_model
+from .sequences import (
+    class_name,
+    fine_tuned,
+    labels_of,
+    last_layer,
+    new_model,
+    pipeline_example,
+    require_names,
+    unknown,
+)
 
 TFIDF, FREQUENCIES = "TF-IDF + logistic regression", "label frequencies"
 LABELS, PROBABILITIES = "predicted_labels", "probabilities"
@@ -82,11 +89,6 @@ class MultiLabel(Task):
         self.thresholds = np.full(len(self.labels), 0.5)
         self.temperature: float | None = None
 
-    def _with(self, **found: Any) -> Self:
-        task = copy(self)
-        vars(task).update(found)
-        return task
-
     # --- rows
 
     def label_of(self, row: Mapping[str, Any], column: str) -> tuple[str, ...]:
@@ -104,16 +106,7 @@ class MultiLabel(Task):
         counts = Counter(name for example in train for name in example.label)
         if not counts:
             raise FinetuneError(f'no row of {settings.train} has a label in "{columns.label}": give --label-column')
-        if len(counts) > max(50, len(train) / 2):
-            raise FinetuneError(
-                f'"{columns.label}" of {settings.train} has {len(counts):,} different labels in {len(train):,} rows: '
-                "name the column of labels with --label-column"
-            )
-        if settings.show_text == "no" and any(map(is_text, counts)):
-            raise FinetuneError(
-                f'"{columns.label}" of {settings.train} holds texts where labels should be, which would be shown: name '
-                "the column of labels with --label-column, or give the labels short names"
-            )
+        require_names(counts, train, columns, settings, "labels")
         wish = OperatingPoint.parse(settings.operating_point) if settings.operating_point else None
         return MultiLabel(sorted(counts), wish, settings.calibrate).fitted_to(train)
 
@@ -132,11 +125,10 @@ class MultiLabel(Task):
 
     def usable(self, examples: Iterable[Example], bad: BadRows, show_text: bool) -> Iterator[Example]:
         """Those of known labels alone; an unknown label may be a text."""
-        known, shown = set(self.labels), listing(self.labels, 8)
+        known = set(self.labels)
         for example in examples:
-            if unknown := set(example.label) - known:
-                label = f"the label {min(unknown)!r:.42}, which" if show_text else "a label that"
-                bad(example.place, f"has {label} does not occur in training ({shown})")
+            if others := set(example.label) - known:
+                bad(example.place, unknown("label", min(others), self.labels, show_text))
             else:
                 yield example
 
@@ -315,11 +307,7 @@ class MultiLabel(Task):
         if self.calibrates and self.temperature is not None:
             at_degree = ("\n\n`python -m finetune.predict` gives probabilities the temperature "
                          f"{self.temperature:.4g}; the pipeline of `transformers` does not.")  # fmt: skip
-        arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
-        example = f"""from transformers import pipeline
-
-classify = pipeline("text-classification", model="path/to/this/folder", top_k=None)
-print(classify({arguments}, truncation=True))"""
+        example = pipeline_example("classify", "top_k=None", is_pair)
         return Card(
             kind="text-classification",
             name="a multi-label classifier of a domain",

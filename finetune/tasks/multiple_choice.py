@@ -63,7 +63,8 @@ class MultipleChoice(Task):
         ("sent1", "sent2"), ("article", "question"), ("passage", "question"), ("context", "question"),
         ("premise", "question"),
     )  # fmt: skip
-    asked_row, takes_windows = '{"question": "...", "choices": ["...", "..."]}', False
+    asked_row = '{"question": "...", "choices": ["...", "..."]}'
+    long_texts = ("head", "head-tail")
     prediction_holds_text = True
     shown = {"accuracy": "accuracy", "mean reciprocal rank": "mrr", "loss": "loss"}
     metrics = ("accuracy", "mrr", "loss")
@@ -274,8 +275,8 @@ class MultipleChoice(Task):
         sentences = [f"one choice at random: {shown.split} accuracy {of_chance[shown.split]:.3f}"]
         if reached <= of_chance["validation"]:
             sentences.append(
-                "The model that is kept is no more accurate on the validation texts than that: "
-                f"{reached:.3f} beside {of_chance['validation']:.3f}."
+                "The kept model is no more accurate on the validation texts than that: "
+                f"{reached:.3f} against {of_chance['validation']:.3f}."
             )
         return [*sentences, f"\nThe most confident mistakes are in {out / 'mistakes.md'}."]
 

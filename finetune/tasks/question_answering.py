@@ -58,7 +58,7 @@ class QuestionAnswering(Task):
     label_columns = ("answers",)
     pair_columns = (("question", "context"), ("question", "passage"), ("question", "paragraph"), ("query", "context"))
     needs_pairs = True
-    long_text, reads_everything, prediction_holds_text = "windows", True, True
+    long_texts, prediction_holds_text = ("windows",), True
     forms = {"squad": Form("{", ",\n", "}\n", key="id")}
     default_metric = "f1"
     num_outputs = 2
@@ -200,7 +200,7 @@ class QuestionAnswering(Task):
         """The same of each draw; texts are compared once."""
         of_texts = scores_of_texts(targets, outputs, self.threshold)
         found = [means(of_texts, texts, self.can_be_null) for texts in draws]
-        return {name: [scores[name] for scores in found] for name in self.metrics}
+        return {name: np.array([scores[name] for scores in found], np.float64) for name in self.metrics}
 
     def baselines(
         self, train: Sequence[Example], held_out: Mapping[str, Sequence[Example]], settings: FinetuneSettings

@@ -22,7 +22,7 @@ from ..rows import Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 from ..simple_models import tfidf_regression
 from . import Card, HeldOut, Task
-from .sequences import fine_tuned, last_layer, new_model, number
+from .sequences import fine_tuned, last_layer, new_model, number, pipeline_example
 
 TFIDF, MEAN = "TF-IDF + ridge regression", "mean"
 SCORE = "predicted_score"
@@ -190,11 +190,7 @@ class Regression(Task):
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scale stands below the scores."""
         scale = results["scale"]
-        arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
-        example = f"""from transformers import pipeline
-
-score = pipeline("text-classification", model="path/to/this/folder", function_to_apply="none")
-print(score({arguments}, truncation=True))"""
+        example = pipeline_example("score", 'function_to_apply="none"', is_pair)
         return Card(
             kind="text-classification",
             name="a regression of a domain",

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -14,14 +14,19 @@ import torch
 from torch import nn
 
 from data_prep.console.screen import say
-from data_prep.text.cells import kind_of, name_of
+from data_prep.examples import runs
+from data_prep.text.cells import is_text, kind_of, name_of
+from data_prep.text.sources import listing
 from model import BertConfig, BertForSequenceClassification
 from pretrain.engine.folder import family_of, open_model
 
+from ..rows import Columns, Example
 from ..settings import FinetuneError, FinetuneSettings
 
 # float32 goes to 3.4e38, and so does what is computed of numbers.
 _LARGEST = 1e37
+# So many classes may have a single text each; more are names or numbers of the rows.
+_MOST_OF_FEW_ROWS = 50
 
 
 def new_model(kind: str, settings: FinetuneSettings, seed: int, **changes: Any) -> Any:
@@ -65,6 +70,35 @@ def labels_of(config: BertConfig) -> list[str]:
             f"the model has two labels with the name {twice[0]!r:.42}: give each its own in id2label of config.json"
         )
     return names
+
+
+def require_names(
+    names: Collection[str], train: Sequence[Example], columns: Columns, settings: FinetuneSettings, what: str
+) -> None:
+    """Raises FinetuneError where what should be "classes" or "labels" are numbers of the rows, or texts."""
+    where, remedy = f'"{columns.label}" of {settings.train}', f"name the column of {what} with --label-column"
+    if len(names) > max(_MOST_OF_FEW_ROWS, len(train) / 2):
+        raise FinetuneError(f"{where} has {len(names):,} different labels in {len(train):,} rows: {remedy}")
+    if settings.show_text == "no" and any(map(is_text, names)):
+        raise FinetuneError(
+            f"{where} holds texts where labels should be, which would be shown: {remedy}, or give the {what} short "
+            "names"
+        )
+
+
+def unknown(kind: str, name: str, known: Sequence[str], show_text: bool) -> str:
+    """What is wrong with a row of a "label" or "tag" that training does not know; the name may be a text."""
+    named = f"the {kind} {name!r:.42}, which" if show_text else f"a {kind} that"
+    return f"has {named} does not occur in training ({listing(known, 8)})"
+
+
+def pipeline_example(name: str, option: str, is_pair: bool) -> str:
+    """Python that asks a model of sequences with the pipeline of transformers."""
+    arguments = '{"text": "One text.", "text_pair": "Another."}' if is_pair else '"One text."'
+    return f"""from transformers import pipeline
+
+{name} = pipeline("text-classification", model="path/to/this/folder", {option})
+print({name}({arguments}, truncation=True))"""
 
 
 def fine_tuned(kind: str, folder: Path) -> Any:
@@ -159,6 +193,6 @@ def drawn_items(targets: np.ndarray, outputs: np.ndarray, texts: np.ndarray) -> 
         targets: int64 [I, 2], the text of each item, ascending, and what is learned of it.
     """
     first, last = np.searchsorted(targets[:, 0], texts), np.searchsorted(targets[:, 0], texts, side="right")
-    chosen = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)])
+    chosen = runs(first, last - first)
     numbers = np.repeat(np.arange(len(texts)), last - first)
     return np.stack([numbers, targets[chosen, 1]], axis=1), outputs[chosen]

@@ -69,7 +69,9 @@ class Similarity(Task):
     pair_columns = (
         *PAIR_COLUMNS, ("query", "document"), ("anchor", "positive"), ("title", "abstract"), ("title", "text"),
     )  # fmt: skip
-    needs_labels, judges_other_rows, reads_beginning, takes_windows, has_answers = False, True, True, False, False
+    needs_labels, judges_other_rows, has_answers = False, True, False
+    # As whatever else opens the model's folder.
+    long_texts = ("head",)
     baseline_names, baselines_are = (TFIDF, SVD, UNTUNED), "without fine-tuning"
     lower_is_better = frozenset({RANDOM, "loss"})
     num_outputs = len(COLUMNS)

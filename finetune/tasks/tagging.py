@@ -11,7 +11,6 @@ from torch import Tensor
 
 from data_prep.durable import write_text
 from data_prep.text.cells import TEXT_COLUMNS, is_text, parsed_cell
-from data_prep.text.sources import listing
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig, BertForTokenClassification
 from pretrain.engine.model_card import table
@@ -30,7 +29,7 @@ from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
 from . import Card, Form, HeldOut, Task, entropy
-from .sequences import drawn_items, fine_tuned, items_of_texts, labels_of, new_model
+from .sequences import drawn_items, fine_tuned, items_of_texts, labels_of, new_model, unknown
 
 DICTIONARY, WORDS, CRF = "dictionary of the training entities", "most frequent tag of the word", "CRF on word shapes"
 MOST_TYPES_SHOWN = 50
@@ -50,7 +49,7 @@ class Tagging(Task):
     label_columns = ("tags", "ner_tags", "pos_tags", "label", "labels", "entities", "spans")
     text_columns = ("tokens", "words", *TEXT_COLUMNS)
     takes_pairs, takes = False, frozenset({"teacher"})
-    long_text, reads_everything, prediction_holds_text = "windows", True, True
+    long_texts, prediction_holds_text = ("windows",), True
     shown = {
         "strict F1": "strict_f1", "strict precision": "strict_precision", "strict recall": "strict_recall",
         "lenient F1": "f1", "word accuracy": "accuracy",
@@ -135,9 +134,8 @@ class Tagging(Task):
         for example in examples:
             if problem := self.scheme.oddity(example.label, show_text):
                 bad(example.place, f"has {problem}")
-            elif unknown := set(self.scheme.read(example.label)) - known:
-                tag = f"the tag {min(unknown)!r:.42}, which" if show_text else "a tag that"
-                bad(example.place, f"has {tag} does not occur in training ({listing(self._types(), 8)})")
+            elif others := set(self.scheme.read(example.label)) - known:
+                bad(example.place, unknown("tag", min(others), self._types(), show_text))
             else:
                 yield example
 

@@ -15,12 +15,12 @@ from data_prep.durable import read_object
 from data_prep.text.cells import TEXT_COLUMNS, is_blank, kind_of, whole_characters, words_apart
 from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder
-from pretrain.engine.device import Precision, find_device
+from pretrain.engine.device import Precision, evaluating, find_device
 from pretrain.engine.folder import family_of, model_mistakes, open_model, require_embeddings, whole_folder
 from pretrain.engine.out_of_memory import fitting
 
 from ..batches import BatchMaker, Encoded, LabelledBatch
-from ..parallel import evaluating, in_parallel, tokens_at_once
+from ..parallel import in_parallel, tokens_at_once
 from ..rows import Columns, Example, Labels, refuse_table, text_of
 from ..settings import FACTS_FILE, FinetuneError
 from ..tasks.tagging import Tagging

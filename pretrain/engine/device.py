@@ -3,14 +3,14 @@
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .settings import PretrainError
 
@@ -28,7 +28,7 @@ def find_device(wanted: str | torch.device) -> str:
         return "cuda" if is_there("cuda") else "cpu"
     if not is_there(wanted):
         found = ", ".join(filter(is_there, DEVICES))
-        raise PretrainError(f"--device {wanted} is not there on this machine: use one of {found}")
+        raise PretrainError(f"--device {wanted} is not available on this machine: use one of {found}")
     return wanted
 
 
@@ -79,13 +79,16 @@ def tokens_a_step(device: str) -> int:
 
 def name_of(device: str) -> str | None:
     """What the GPU is called; None for a CPU."""
-    return {"cuda": torch.cuda.get_device_name, "mps": lambda: "Apple GPU"}.get(device, lambda: None)()
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return "Apple GPU" if device == "mps" else None
 
 
 def memory_taken(device: str) -> int | None:
     """The most bytes that tensors have had on a GPU; None for a CPU, whose memory is that of the process."""
-    taken = {"cuda": torch.cuda.max_memory_allocated, "mps": torch.mps.driver_allocated_memory}
-    return taken[device]() if device in taken else None
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return torch.mps.driver_allocated_memory() if device == "mps" else None
 
 
 def memory_there(device: str) -> int | None:
@@ -93,6 +96,17 @@ def memory_there(device: str) -> int | None:
     if device == "cuda":
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
     return torch.mps.recommended_max_memory() if device == "mps" else None
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; the model's mode is put back."""
+    was_training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(was_training)
 
 
 def has_foreach_kernels(device: torch.device) -> bool:

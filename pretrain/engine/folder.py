@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from data_prep.durable import file_digest, flush_to_disk, replaced
+from data_prep.durable import NO_ROOM, file_digest, flush_to_disk, replaced
 from data_prep.errors import UserError
 from model import ModelError, families
 from model.huggingface import PretrainedModel
@@ -21,8 +21,6 @@ from model.huggingface import PretrainedModel
 from .process import has_launcher
 from .settings import PretrainError
 
-# No space, quota used up, file larger than allowed.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Seconds; a server of NFS 4 gives a lock free after 90.
 _LOST_LOCK = 150
 
@@ -81,7 +79,7 @@ def whole_folder(final: Path, size: int) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
     except (OSError, SafetensorError) as error:
-        if _errno(error) not in _NO_ROOM:
+        if _errno(error) not in NO_ROOM:
             raise
         raise PretrainError(_full(final.parent, size)) from error
 

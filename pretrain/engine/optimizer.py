@@ -1,5 +1,6 @@
 """Optimizers by parameter role."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,17 +30,9 @@ def peak_learning_rate(optimizer: str, hidden_size: int, share: float = 1.0) -> 
 
 
 def decayed(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that weight decay acts on: weights of linear layers and embeddings; no bias, no LayerNorm.
-
-    A weight that is used in two places (the tied decoder) comes once.
-    """
-    chosen: dict[str, Tensor] = {}
-    for prefix, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            name = f"{prefix}.weight" if prefix else "weight"
-            if not any(module.weight is other for other in chosen.values()):
-                chosen[name] = module.weight
-    return chosen
+    """The parameters that weight decay acts on: weights of linear layers and embeddings; no bias, no LayerNorm."""
+    chosen = {id(part.weight) for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in chosen}
 
 
 class Rates(Protocol):
@@ -217,15 +210,18 @@ class Optimizer:
         Raises:
             ValueError: a parameter has another shape.
         """
+        stored: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for name, value in tensors.items():
+            key, _, of = name.partition("/")
+            stored[of][key] = value
         for part in self.parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
-                    suffix = "/" + (name := self._name_of[id(parameter)])
+                    name = self._name_of[id(parameter)]
                     part.state[parameter] = state = {
                         # Not of the file, which is to be removed while this is in use.
-                        key.removesuffix(suffix): value.to(parameter.device, copy=True)
-                        for key, value in tensors.items()
-                        if key.endswith(suffix) and "/" not in key.removesuffix(suffix)
+                        key: value.to(parameter.device, copy=True)
+                        for key, value in stored[name].items()
                     }
                     if any(value.dim() and value.shape != parameter.shape for value in state.values()):
                         raise ValueError(f"{name} has another shape than its state")

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
 
+from data_prep.console.options import option_name
 from data_prep.errors import UserError
 
 
@@ -89,11 +90,11 @@ class LoopSettings:
             given = getattr(self, name)
             for value in given if isinstance(given, tuple) else (given,):
                 if value != "auto" and value < 1:
-                    raise PretrainError(f"--{name.replace('_', '-')} {value} is less than 1: give a positive number")
+                    raise PretrainError(f"{option_name(name)} {value} is less than 1: give a positive number")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not isinstance(value, str) and not low <= value <= high:
-                raise PretrainError(f"--{name.replace('_', '-')} {value} is out of range: give {low} to {high}")
+                raise PretrainError(f"{option_name(name)} {value} is out of range: give {low} to {high}")
 
     @property
     def peak(self) -> float:

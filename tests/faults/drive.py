@@ -165,7 +165,7 @@ def die(life: Life, victim: int | None) -> None:
 
 def _note_origin(kills: list[Kill], said: str) -> None:
     """Fill in what the life after the kills says it goes on from; one that ended too early says nothing."""
-    if found := re.search(r"Going on from .*?((?:seed-\d+/checkpoints/)?step-\d+)\.\n", said):
+    if found := re.search(r"Resuming from .*?((?:seed-\d+/checkpoints/)?step-\d+)\.\n", said):
         origin = found[1].replace("checkpoints/", "")
     elif "holds this run, finished" in said:
         origin = "the end"

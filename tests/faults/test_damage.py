@@ -232,7 +232,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(job, finished, t
         (out / "checkpoints" / hidden).mkdir()
     with job.fork(out, tmp_path / "log") as life:
         assert life.wait() == 0, life.err
-        assert f"{path} is damaged" in life.out and f"Going on from {before}." in life.out
+        assert f"{path} is damaged" in life.out and f"Resuming from {before}." in life.out
     shutil.rmtree(newest.with_name(f"damaged-{newest.name}"))
     assert not differences(out, finished)
 

@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up_loses_nothing(job, finished, tmp_path):
         assert SENTENCE.fullmatch(story["said"]), story["said"]
         assert story["hidden"] == [] and story["damage"] == []
     assert [story["checkpoints"] for story in found[:2]] == [[], ["step-00000003"]]
-    assert "Going on from" not in found[0]["then"]
+    assert "Resuming from" not in found[0]["then"]
     assert "checkpoints/step-00000003." in found[1]["then"]
     assert f"checkpoints/step-{job.steps:08d}." in found[2]["then"]
     for number in range(3):

@@ -137,7 +137,7 @@ def test_another_number_of_processes_goes_on_with_the_same_run(even_job, by_one,
             life.signal_rank(processes - 1, signal.SIGTERM)
             assert life.wait(30) == 75
             assert set(life.codes) == {75}
-            assert life.err.count("Go on with") == 1
+            assert life.err.count("Resume with") == 1
             assert seen.newest() == seen.last()[0]
     finish(even_job.changed(processes=3), out, Job.fork)
     assert_same_training(out, by_one)
@@ -294,7 +294,7 @@ def test_torchrun_restarts_a_run_whose_process_was_killed(job, finished_by_two, 
         assert life.wait_until(lambda: seen.last()[0] >= 5)
         life.kill_rank(1)
         assert life.wait() == 0, life.err
-        assert life.out.count("Going on from") == 1
+        assert life.out.count("Resuming from") == 1
         assert life.is_gone()
     assert not differences(out, finished_by_two)
 

@@ -46,7 +46,7 @@ def test_sigint_and_then_sigterm_are_one_request(job, finished, tmp_path):
     assert words[:3] == ["python", "-m", "pretrain.run"]
     with Forked(words[2], words[3:], tmp_path / "again") as life:
         assert life.wait() == 0
-        assert f"Going on from {out / 'checkpoints' / f'step-{step:08d}'}." in life.out
+        assert f"Resuming from {out / 'checkpoints' / f'step-{step:08d}'}." in life.out
     assert not differences(out, finished, same_checkpoints=False)
 
 

@@ -238,8 +238,8 @@ def test_a_seed_that_never_learns_ends_after_two_restarts_and_another_after_none
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("--folds=2", "The model{} 4 times, in vain with 2 of its folds."),
-        ("--learning-curve", "With 96 rows the model{} 2 times, in vain with 1 of its seeds."),
+        ("--folds=2", "The model{} 4 times, without success for 2 of its folds."),
+        ("--learning-curve", "With 96 rows the model{} 2 times, without success for 1 of its seeds."),
     ],
 )
 def test_what_learned_nothing_is_said_below_the_table_of_several(

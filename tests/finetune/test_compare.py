@@ -91,7 +91,7 @@ def test_the_table_says_where_nothing_was_learned(compared):
     assert notes == [
         "run learned nothing with 1 of its seeds.",
         "other learned nothing and began again at a lower rate once.",
-        "run 2 learned nothing and began again at a lower rate 2 times, in vain with 1 of its seeds.",
+        "run 2 learned nothing and began again at a lower rate 2 times, without success for 1 of its seeds.",
     ]
 
 

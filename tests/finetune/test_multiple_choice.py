@@ -599,7 +599,7 @@ def test_the_plan_shows_every_choice_and_windows_are_refused(encoder, files, tmp
     assert said.count("Example 1 (right)") == 1 <= said.count("Example 1 (wrong)") <= 3
     assert "of all tokens will be cut.\n" in said, "no remedy is named that is refused"
     assert main([*given_, "--long-text=windows"]) == 2
-    assert "multiple-choice reads one: give head or head-tail" in capsys.readouterr().err
+    assert "--long-text windows is not for multiple-choice: give head or head-tail" in capsys.readouterr().err
 
 
 def test_a_model_of_transformers_is_asked(encoder, finished, tmp_path):

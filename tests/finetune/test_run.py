@@ -155,7 +155,7 @@ def test_it_learns_what_can_be_learned(finished):
 
 def test_a_model_no_more_accurate_than_the_most_frequent_class_says_so(given, texts, tmp_path, capsys):
     """All three classes are equally frequent but for the labels that were made wrong."""
-    sentence = "is no more accurate on the validation texts than that: 0.333 beside 0.333"
+    sentence = "is no more accurate on the validation texts than that: 0.333 against 0.333"
     assert main(given(tmp_path / "none", budget="3steps", learning_rate=1)) == 0
     assert sentence in capsys.readouterr().out
     found = results_of(tmp_path / "none")

@@ -183,7 +183,7 @@ def test_scores_are_learned_one_by_one_too(write_rows):
 
 
 @pytest.mark.parametrize(("option", "sentence"), [
-    ("--long-text=windows", "--long-text windows: similarity reads the beginning of a text"),
+    ("--long-text=windows", "--long-text windows is not for similarity: give head"),
     ("--metric=accuracy", "--metric accuracy is no score of similarity: there are mrr, recall_1, recall_10"),
     ("--metric=spearman", "--metric spearman is no score of similarity"),
     ("--test=SCORES", "--metric spearman is no score of similarity: there are mrr, recall_1, recall_10"),
@@ -409,7 +409,7 @@ def test_what_seeds_and_doubts_would_be_of_is_refused(finished, capsys, tmp_path
     texts = tmp_path / "t.jsonl"
     texts.write_text(json.dumps(pairs_of(1)[0]) + "\n")
     assert choose([str(texts), f"--model={out}", "--rows=1"]) == 2
-    assert "which gives no answers to be unsure of" in capsys.readouterr().err
+    assert "whose uncertainty cannot be measured" in capsys.readouterr().err
     assert predict([str(texts), f"--model={out}", "--ensemble", "--device=cpu"]) == 2
     assert "whose answers have no mean: ask its final/, without --ensemble" in capsys.readouterr().err
 

@@ -616,7 +616,7 @@ def test_what_teaches_nothing_is_refused():
 def test_options_that_leave_words_out_are_refused(encoder, files, tmp_path, capsys):
     given = [f"--model={encoder}", f"--train={files[0]}", f"--out={tmp_path / 'x'}", "--device=cpu"]
     assert main([*given, "--long-text=head"]) == 2
-    assert "--long-text head leaves words out" in capsys.readouterr().err
+    assert "--long-text head is not for tagging: give windows" in capsys.readouterr().err
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"tokens": ["a"], "more": ["b"], "tags": ["B-x"]}\n')
     given[1] = f"--train={rows}"

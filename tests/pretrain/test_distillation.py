@@ -335,7 +335,7 @@ def copied(finished, out, up_to=None):
 def test_it_goes_on_to_the_bit(finished, prepared, teacher, tmp_path, capsys):
     stopped = copied(finished, tmp_path / "stopped", up_to=8)
     assert main(arguments(prepared, teacher, stopped)) == 0
-    assert f"Going on from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
+    assert f"Resuming from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

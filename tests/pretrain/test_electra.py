@@ -301,7 +301,7 @@ def test_it_goes_on_to_the_bit(finished, prepared, tmp_path, capsys):
         if checkpoint.name > "step-00000004":
             shutil.rmtree(checkpoint)
     assert main(arguments(prepared, stopped, dropout=0.1)) == 0
-    assert f"Going on from {stopped}/checkpoints/step-00000004." in capsys.readouterr().out
+    assert f"Resuming from {stopped}/checkpoints/step-00000004." in capsys.readouterr().out
     for ours, theirs in zip(weights(stopped), weights(finished), strict=True):
         assert ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert (stopped / "results.json").exists()

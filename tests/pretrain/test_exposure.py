@@ -169,7 +169,10 @@ def test_lines_are_those_of_an_editor(tmp_path):
 
 def test_files_and_models_that_are_not_there_are_said(folder, sentences, tmp_path, capsys):
     for given, words in (
-        ([f"--model={folder}", f"--file={sentences}", f"--out={tmp_path}"], "is a folder: give the name of a file"),
+        (
+            [f"--model={folder}", f"--file={sentences}", f"--out={tmp_path}"],
+            "cannot be written: give the name of a file in a folder",
+        ),
         ([f"--model={folder}", f"--file={sentences}", f"--out={sentences}"], "is there already, and would be lost"),
         ([f"--model={folder}"], "--file is missing"),
         ([f"--model={folder}", "--file=none.txt"], "cannot read none.txt"),

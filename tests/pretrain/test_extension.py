@@ -118,7 +118,7 @@ def test_a_run_continues_with_the_words_of_its_corpus(model, small_tokenizer, ra
     prepared = [f"--prepared={tmp_path}/run/prepared", f"--init-from={tmp_path}/bert", *small]
     assert main([*prepared, f"--out={tmp_path}/other"]) == 0
     assert main([*given, f"--out={tmp_path}/run", "--budget=5steps"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("more", [[], ["--extend-vocab=10"]])

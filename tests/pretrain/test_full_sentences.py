@@ -71,7 +71,7 @@ def test_held_out_text_is_that_of_other_runs_without_pairs(finished, windows):
 def test_it_goes_on_to_the_bit(step, finished, prepared, stopped_at, capsys):
     out = stopped_at(finished, step)
     assert main(arguments(prepared, out)) == 0
-    assert f"Going on from {out}/checkpoints/step-{step:08d}." in capsys.readouterr().out
+    assert f"Resuming from {out}/checkpoints/step-{step:08d}." in capsys.readouterr().out
     before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert rows(out) == rows(finished)

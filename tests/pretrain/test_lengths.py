@@ -88,7 +88,7 @@ def test_each_part_is_evaluated_on_examples_of_its_length(finished):
 def test_it_goes_on_to_the_bit_before_at_and_behind_the_seam(step, finished, prepared, stopped_at, capsys):
     out = stopped_at(finished, step)
     assert main(arguments(prepared, out)) == 0
-    assert f"Going on from {out}/checkpoints/step-{step:08d}." in capsys.readouterr().out
+    assert f"Resuming from {out}/checkpoints/step-{step:08d}." in capsys.readouterr().out
     before, after = (load_file(folder / "final" / "model.safetensors") for folder in (finished, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert rows(out) == rows(finished)

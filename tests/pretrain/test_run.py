@@ -133,7 +133,7 @@ def test_a_model_that_is_gone_is_made_of_the_last_checkpoint(prepared, finished,
     shutil.copytree(finished, out)
     shutil.rmtree(out / "final")
     assert main(arguments(prepared, out)) == 0
-    assert "Going on from" in capsys.readouterr().out and same_weights(out, finished)
+    assert "Resuming from" in capsys.readouterr().out and same_weights(out, finished)
 
 
 def test_the_latest_checkpoints_and_the_best_are_kept(finished):
@@ -542,7 +542,7 @@ def test_a_run_shows_no_text_any_more_where_its_prepared_corpus_was_removed(corp
     assert "show_text: not set before, no now): give another --out, or remove that folder" in capsys.readouterr().err
     shutil.rmtree(out / "prepared")
     assert main([*given, "--budget=3steps", "--show-text=no"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
     assert yaml.safe_load((out / "settings.yaml").read_text())["show_text"] == "no"
 
 

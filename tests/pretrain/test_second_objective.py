@@ -116,7 +116,7 @@ def test_it_is_said_drawn_and_written_on_the_card(finished_and_printed):
 def test_it_goes_on_to_the_bit(finished, run, stopped_at, capsys):
     stopped = stopped_at(finished, 8)
     run(stopped)
-    assert f"Going on from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
+    assert f"Resuming from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

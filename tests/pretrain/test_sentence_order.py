@@ -197,7 +197,7 @@ def test_a_bert_trains_and_is_evaluated_beside_its_baselines(finished):
 def test_it_goes_on_to_the_bit(finished, prepared, stopped_at, capsys):
     stopped = stopped_at(finished, 8)
     pretrain(settings_of(prepared, stopped, dropout=0.1))
-    assert f"Going on from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
+    assert f"Resuming from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
     ours, theirs = (load_file(out / "final" / "model.safetensors") for out in (stopped, finished))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

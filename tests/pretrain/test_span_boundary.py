@@ -272,7 +272,7 @@ def test_its_model_is_a_plain_bert_and_fills_masks(finished):
 def test_it_goes_on_to_the_bit_with_its_head(finished, prepared, stopped_at, capsys):
     stopped = stopped_at(finished, 8)
     assert main(arguments(prepared, stopped)) == 0
-    assert f"Going on from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
+    assert f"Resuming from {stopped}/checkpoints/step-00000008." in capsys.readouterr().out
     last = "checkpoints/step-00000016/training_state"
     for name in (
         "final/model.safetensors",

@@ -538,13 +538,13 @@ def test_output_that_nobody_reads_on_ends_without_a_word(tmp_path: Path, argumen
 @pytest.mark.parametrize(
     ("started", "said"),
     [
-        ({}, "Go on with\n  python -m pretrain.run --out 'my run'"),
+        ({}, "Resume with\n  python -m pretrain.run --out 'my run'"),
         (
             {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"},
-            "Go on with\n  torchrun --nproc-per-node 4 -m pretrain.run --out 'my run'",
+            "Resume with\n  torchrun --nproc-per-node 4 -m pretrain.run --out 'my run'",
         ),
-        ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "Start the same 16 processes again to go on."),
-        ({"WORLD_SIZE": "2"}, "Start the same 2 processes again to go on."),
+        ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "Start the same 16 processes again to resume."),
+        ({"WORLD_SIZE": "2"}, "Start the same 2 processes again to resume."),
     ],
 )
 def test_what_is_said_to_go_on_is_what_was_started(started, said, monkeypatch):

@@ -185,6 +185,14 @@ def test_missing_and_unusable_paths_say_what_is_there(tmp_path, refused):
         Corpus([])
 
 
+def test_a_folder_of_arrays_of_rows_is_refused_with_the_pattern_that_takes_them(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.json").write_text("[]")
+    with pytest.raises(PrepError, match=r"give .*rows/\*\.json, if these hold rows, or text"):
+        resolve([str(tmp_path / "rows")], labelled=True)
+    assert [source.name for source in resolve([f"{tmp_path}/rows/*.json"], labelled=True)[0]] == ["a.json"]
+
+
 @pytest.mark.parametrize(
     ("ending", "program"), [("docx", "pandoc"), ("odt", "pandoc"), ("HTML", "trafilatura"), ("pdf", r"pdfminer\.six")]
 )

@@ -74,7 +74,7 @@ def test_the_gpu_of_the_process_is_found_by_its_own_names_alone(own, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: own)
     for wanted in (f"cuda:{1 - own}", "gpu", torch.device("cuda", 1 - own)):
-        with pytest.raises(PretrainError, match="is not there on this machine: use one of cpu, cuda"):
+        with pytest.raises(PretrainError, match="is not available on this machine: use one of cpu, cuda"):
             find_device(wanted)
     assert {find_device(wanted) for wanted in ("auto", f"cuda:{own}", torch.device("cuda"))} == {"cuda"}
 
