@@ -129,8 +129,9 @@ def write_json(path: Path, content: object) -> None:
 def read_object(path: Path, **kinds: type) -> dict | None:
     """The JSON object in a file; None if there is none, or it lacks one of these keys with a value of this type."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        # A pipe would be waited for.
+        content = json.loads(path.read_bytes()) if path.is_file() else None
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     is_whole = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
     return content if is_whole else None

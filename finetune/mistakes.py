@@ -1,16 +1,14 @@
 """The worst mistakes of a model, and as Markdown for people."""
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .names import one_line
+from .names import code_span
 
 MOST_MISTAKES = 20
 """How many are told."""
-_MOST_CHARACTERS = 300
 
 
 class Mistake(NamedTuple):
@@ -107,8 +105,8 @@ def mistakes_markdown(found: Sequence[Mistake], with_text: bool = True) -> str:
     """Mistakes as a Markdown list; whatever comes from the data stands in code spans, which nothing can break."""
     lines = ["# Most confident mistakes", ""]
     for mistake in found:
-        names = f"gold {_code(mistake.gold)}, predicted {_code(mistake.predicted)}"
-        lines += [f"- {_code(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
+        names = f"gold {code_span(mistake.gold)}, predicted {code_span(mistake.predicted)}"
+        lines += [f"- {code_span(mistake.place)}: {names} with probability {mistake.probability:.3f}", ""]
         lines += _texts(mistake) if with_text else []
     return "\n".join(lines if found else [*lines, "None: no text was given a wrong answer.", ""])
 
@@ -117,7 +115,7 @@ def errors_markdown(found: Sequence[LargeError], with_text: bool = True) -> str:
     """Errors as a Markdown list (see `mistakes_markdown`)."""
     lines = ["# Largest errors", ""]
     for error in found:
-        lines += [f"- {_code(error.place)}: gold {error.gold:g}, predicted {error.predicted:.4g}", ""]
+        lines += [f"- {code_span(error.place)}: gold {error.gold:g}, predicted {error.predicted:.4g}", ""]
         lines += _texts(error) if with_text else []
     return "\n".join(lines)
 
@@ -126,24 +124,12 @@ def misplaced_markdown(found: Sequence[Misplaced], with_text: bool = True) -> st
     """Texts as a Markdown list (see `mistakes_markdown`)."""
     lines = ["# Found last", ""]
     for row in found:
-        lines += [f"- {_code(row.place)}: the second text is found at place {row.rank:,}", ""]
+        lines += [f"- {code_span(row.place)}: the second text is found at place {row.rank:,}", ""]
         lines += _texts(row) if with_text else []
     return "\n".join(lines if found else [*lines, "None: every text finds the one that belongs to it first.", ""])
 
 
 def _texts(row: Mistake | LargeError | Misplaced) -> list[str]:
     """Lines with the text, or both of a pair."""
-    lines = [f"  text: {_code(row.text)}", ""]
-    return lines if row.text_pair is None else [*lines, f"  second text: {_code(row.text_pair)}", ""]
-
-
-def _code(text: str) -> str:
-    """A code span, on one line and cut; its fence is longer than any run of backticks inside (CommonMark 6.1)."""
-    text = one_line(text)
-    if not text:
-        return "(empty)"
-    if len(text) > _MOST_CHARACTERS:
-        text = text[: _MOST_CHARACTERS - 1] + "…"
-    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{text}{space}{fence}"
+    lines = [f"  text: {code_span(row.text)}", ""]
+    return lines if row.text_pair is None else [*lines, f"  second text: {code_span(row.text_pair)}", ""]

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+_MOST_CHARACTERS = 300
 # Line breaks, controls, marks that turn the direction of writing, and halves of characters.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -28,6 +29,24 @@ def one_line(text: str) -> str:
 def folder_name(name: str) -> str:
     """The folder of a model or a candidate, by its name in tables."""
     return name.replace(", ", "-").replace(" ", "-")
+
+
+def code_span(text: str) -> str:
+    """A code span of Markdown, on one line and cut; its fence is longer than any run of backticks inside (CommonMark
+    6.1)."""
+    text = one_line(text)
+    if not text:
+        return "(empty)"
+    if len(text) > _MOST_CHARACTERS:
+        text = text[: _MOST_CHARACTERS - 1] + "…"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def cell(text: str) -> str:
+    """The same in a table."""
+    return code_span(text).replace("|", "\\|")
 
 
 def _cut(text: str, width: int) -> str:

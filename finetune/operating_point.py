@@ -1,14 +1,14 @@
 """Where a probability becomes a yes: the threshold that reaches what is asked for, and what it costs."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .settings import FinetuneError
+from .settings import FACTS_FILE, FinetuneError
 
 # With fewer, a temperature would only make probabilities surer.
 FEWEST_MISTAKES = 5
@@ -67,6 +67,19 @@ def rates(positive: np.ndarray, given: np.ndarray, weights: np.ndarray | None = 
 def defined_share(part: float, whole: float) -> float | None:
     """None of nothing."""
     return float(part / whole) if whole else None
+
+
+def are_thresholds(values: Sequence[Any]) -> bool:
+    """Whether all are numbers that `threshold_for` may give: from 0 to just above 1."""
+    return all(isinstance(value, int | float) and 0 <= value <= math.nextafter(1.0, 2.0) for value in values)
+
+
+def temperature_of(decision: Mapping[str, Any]) -> float | None:
+    """That of a model folder. Raises FinetuneError where it is no positive number."""
+    found = decision.get("temperature")
+    if found is not None and not (isinstance(found, int | float) and 0 < found < 1e30):
+        raise FinetuneError(f"the temperature in {FACTS_FILE} is no positive number: copy the folder again")
+    return found
 
 
 def threshold_for(wish: OperatingPoint, positive: np.ndarray, probabilities: np.ndarray) -> float:

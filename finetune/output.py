@@ -75,7 +75,8 @@ class Output:
             self.file = sys.stdout
             return self
         self._part, self._state = (Path(f"{self.path}{ending}") for ending in (".part", ".part.json"))
-        self._lock = FileLock(f"{self.path}.lock", timeout=0)
+        # A hidden name, which no file of somebody else has.
+        self._lock = FileLock(Path(self.path).with_name(f".{Path(self.path).name}.lock"), timeout=0)
         try:
             self._lock.acquire()
         except Timeout:
@@ -105,8 +106,11 @@ class Output:
         if size and not (is_ours and self.written.bytes <= size):
             remedy = ", or give the options that it was begun with" if self.asked is not None else ""
             raise FinetuneError(f"{self._part} was left by another command: remove it{remedy}")
-        if self.asked is not None and not is_ours:
-            self._write_state()
+        if not is_ours:
+            # An empty file, or a link to nowhere, that somebody else may have made.
+            self._part.unlink(missing_ok=True)
+            if self.asked is not None:
+                self._write_state()
         if self.is_binary:
             # Its beginning may be written again.
             self._part.touch()

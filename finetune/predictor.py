@@ -13,10 +13,11 @@ import torch
 from data_prep.durable import read_object, write_json
 from data_prep.text.cells import is_blank, kind_of
 from model.bert import BertWithHead
+from model.weights import check_place
 from pretrain.engine.batches import share
 from pretrain.engine.device import Precision, evaluating, find_device
 from pretrain.engine.distributed import World
-from pretrain.engine.folder import require_embeddings
+from pretrain.engine.folder import model_mistakes, require_embeddings
 from pretrain.engine.out_of_memory import fitting
 
 from .batches import BatchMaker, LabelledBatch
@@ -101,12 +102,16 @@ class Facts:
             FinetuneError: the file is damaged, or of another task.
         """
         path = folder / FACTS_FILE
+        with model_mistakes(FinetuneError):
+            check_place(path)
         if not path.exists():
             return cls(task.pair_columns[0] if task.needs_pairs else (), longest, task.long_texts[0], task.name)
         found = read_object(path, text_columns=list, sequence_length=int, long_text=str)
         # [CLS], two [SEP] and one token of text are the least.
         if (
             found is None
+            or len(found["text_columns"]) > 2
+            or not all(isinstance(name, str) for name in found["text_columns"])
             or not found.keys() <= {each.name for each in fields(cls)}
             or not isinstance(found.get("decision", {}), dict)
             or found["long_text"] not in get_args(LongText)

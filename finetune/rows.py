@@ -270,6 +270,8 @@ def table_sources(path: str, lines: bool = False) -> list[Source]:
     """The files behind a path; raises FinetuneError for one without columns, unless its `lines` are taken."""
     sources, _ = resolve([path], labelled=True)
     for source in sources:
+        if source.is_on_disk and source.written is None:
+            raise FinetuneError(f"{source.shown} is no file but a pipe, and is read several times: save it as a file")
         if not (source.has_rows or lines):
             raise FinetuneError(
                 f"{source.shown} is plain text without columns: give .jsonl, .csv, .tsv or .parquet with a column of "

@@ -15,6 +15,8 @@ class FinetuneError(UserError):
 
 
 SCRATCH, GROUPS = "scratch", "groups"
+# Of seeds.
+_MOST = 10_000
 # Beside the weights of a fine-tuned model: how texts are read, and what was decided.
 FACTS_FILE = "finetune.json"
 
@@ -154,8 +156,8 @@ class FinetuneSettings(LoopSettings):
         super().__post_init__()
         for name in ("seeds", "patience"):
             value = getattr(self, name)
-            if value not in (None, "auto") and value < 1:
-                raise FinetuneError(f"--{name} {value} is less than 1: give a positive number")
+            if value not in (None, "auto") and not 1 <= value <= _MOST:
+                raise FinetuneError(f"--{name} {value} is out of range: give 1 to {_MOST:,}")
         if not 0 <= self.hidden_layers <= 8:
             raise FinetuneError(f"--hidden-layers {self.hidden_layers} is out of range: give 0 to 8")
         if not 0 <= self.seed < 1 << 62:

@@ -136,12 +136,12 @@ class BertConfig:
     def _check_labels(self) -> None:
         if self.id2label is None and self.label2id is not None:
             numbers = self.label2id.values() if isinstance(self.label2id, dict) else [self.label2id]
-            if not all(str(number).isdecimal() for number in numbers):
+            if not all(map(_is_label_number, numbers)):
                 raise ModelError(f"label2id is {self.label2id!r}; give a mapping from names to label numbers.")
             self.id2label = {int(number): str(name) for name, number in self.label2id.items()}
         if self.id2label is None:
             return
-        if not isinstance(self.id2label, dict) or not all(str(key).isdecimal() for key in self.id2label):
+        if not isinstance(self.id2label, dict) or not all(map(_is_label_number, self.id2label)):
             raise ModelError(f"id2label is {self.id2label!r}; give a mapping from label numbers to names.")
         self.id2label = {int(key): str(name) for key, name in self.id2label.items()}
         if sorted(self.id2label) != list(range(self.num_labels)):
@@ -292,6 +292,11 @@ def flops_per_token(config: BertConfig, sequence_length: int, masked_fraction: f
     head = masked_fraction * 2 * (hidden * embedded + embedded * config.vocab_size)
     pooled = 2 * (hidden * hidden + 2 * hidden) / sequence_length
     return 3 * (projection + layers + last + head + pooled)
+
+
+def _is_label_number(value: Any) -> bool:
+    """Also as text, as in JSON; of a few digits."""
+    return len(str(value)) < 10 and str(value).isdecimal()
 
 
 def _is_integer(value: object) -> bool:

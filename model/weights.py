@@ -1,6 +1,7 @@
 """Tensors in the files of a model folder: their shapes first, their values on demand."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from .config import ModelError
 
 _AGAIN = "Copy it again from where the model came from."
 _REMEDY = f"it is damaged, cut short, or of another kind. {_AGAIN}"
+# Of a character beyond U+FFFF: halves without the other one are no text.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
@@ -85,7 +88,10 @@ def check_place(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model folder; raises ModelError where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if _HALF.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, OSError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}). {_AGAIN}") from None
     if not isinstance(content, dict):
@@ -135,6 +141,11 @@ def _from_pickle(path: Path) -> StoredWeights:
         raise ModelError(f"{path} cannot be read as tensors ({type(error).__name__}: {reason}): {_REMEDY}") from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
+    # A tensor may be said to be larger than its values. Of a BERT two may share theirs: word embedding and decoder.
+    size = sum(value.numel() * value.element_size() for value in tensors.values())
+    is_plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in tensors.values())
+    if not is_plain or size > 2 * path.stat().st_size:
+        raise ModelError(f"{path} holds tensors without values of their own: {_REMEDY}")
     shapes = {str(name): tuple(value.shape) for name, value in tensors.items()}
     return StoredWeights(path, shapes, lambda name: _numbers(tensors[name], name, path))
 

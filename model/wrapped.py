@@ -3,6 +3,7 @@
 The inner module is the class of transformers itself: its forward pass, its dropout, its weights in its own files.
 """
 
+import math
 import os
 import re
 import warnings
@@ -24,6 +25,8 @@ from .some_rows import SomeRows, learning
 from .weights import StoredWeights, open_safetensors
 from .wrapped_config import WrappedConfig, transformers_for
 
+# Numbers that a new head may have, beside those of the file.
+_MOST_OF_A_HEAD = 50_000_000
 # What a folder was made for where its weights outside of the encoder are those of a task.
 _TASKS = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 # Modules of the encoder that read what its last layer gives.
@@ -63,6 +66,8 @@ class WrappedModel(PretrainedModel):
         config = cast(WrappedConfig, read_config(folder, cls.config_class)).changed(**config_changes)
         theirs = config.theirs()
         kind, library, stored = cls._kind(theirs), transformers_for(theirs.model_type), open_safetensors(folder)
+        with _quiet(library):
+            _check_size(kind, theirs, stored)
         prefix = f"{kind.base_model_prefix}."
         made_for = read_config_values(folder).get("architectures") or ("",)
         drops_head = new_head and _TASKS.search(str(made_for[0])) is not None
@@ -284,6 +289,25 @@ def _read(stored: StoredWeights, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin so, in float32."""
     names = [name for name in stored.shapes if name.startswith(prefix) and not name.endswith(".position_ids")]
     return {name: stored.read(name).to(torch.float32, copy=True) for name in names}
+
+
+def _check_size(kind: Any, theirs: Any, stored: StoredWeights) -> None:
+    """Refuse a config that asks for far more numbers than the file holds, before memory is taken for them."""
+    try:
+        with torch.device("meta"):
+            asked = sum(parameter.numel() for parameter in kind(theirs).parameters())
+    except Exception as error:  # Whatever a damaged value makes of it; the cause stays in the message.
+        reason = str(error).strip().split("\n")[0][:200]
+        raise ModelError(
+            f"transformers cannot make a {kind.__name__} as config.json beside {stored.path} has it "
+            f"({type(error).__name__}: {reason}). Copy the folder again."
+        ) from None
+    held = sum(map(math.prod, stored.shapes.values()))
+    if asked > 2 * held + _MOST_OF_A_HEAD:
+        raise ModelError(
+            f"{stored.path} holds {held:,} numbers, and config.json asks for {asked:,}; the two files do not belong "
+            "together. Copy the folder again."
+        )
 
 
 def _check(unexpected: Iterable[str], lost: list[str], other_shapes: list[str], stored: StoredWeights) -> None:

@@ -16,7 +16,7 @@ INSTALL = "pip install 'domain-bert[transformers]'"
 # Position 0 of a sequence is the one behind that of padding, as in fairseq: RoBERTa's 514 positions are for 512 tokens.
 _COUNTED_FROM_PADDING = ("camembert", "roberta", "xlm-roberta")
 # What code in a folder, or weights that are no plain numbers, would be asked for by.
-_NOT_READ = ("auto_map", "_attn_implementation", "attn_implementation")
+_NOT_READ = ("auto_map", "_attn_implementation", "attn_implementation", "experts_implementation")
 
 
 def transformers_for(model_type: str) -> ModuleType:

@@ -166,7 +166,7 @@ def test_a_single_value_a_list_a_path_and_none_are_understood(owner, tmp_path):
     (prepare, {"corpsu": "notes"}, "prepare(): unknown setting corpsu: did you mean corpus?"),
     (pretrain, {"epochs": 3}, "pretrain(): unknown setting epochs: did you mean budget 3epochs?"),
     (pretrain, {"threads": "many"}, "pretrain(): threads: 'many' is not a whole number or auto"),
-    (finetune, {"seeds": 0}, "--seeds 0 is less than 1: give a positive number"),
+    (finetune, {"seeds": 0}, "--seeds 0 is out of range: give 1 to 10,000"),
     (prepare, {"corpus": {"a.txt"}}, "prepare(): corpus is a set: give a text, a path or a number, or a list of them"),
     (finetune, {"train": np.array(["a", "b"])}, "finetune(): train is a ndarray: give a text, a path or a number, or a "
                                                 "list of them"),

@@ -118,7 +118,8 @@ def _complain(sentence: str) -> None:
 def again(prog: str, arguments: Sequence[str]) -> str:
     """What is to be done to go on: the command that was given, as it is typed. That of several machines, or of a
     scheduler, has options that are not known here."""
-    processes, of_all = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    stated = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    processes, of_all = (int(value) if value.isdecimal() else 1 for value in stated)
     if of_all > processes:
         return f"Start the same {of_all} processes again to resume."
     if processes > 1:
@@ -269,7 +270,7 @@ def _read_yaml(name: Path) -> dict[str, Any]:
         raise UserError(f"cannot read the settings file {name}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not UTF-8 text at byte {error.start}: give a YAML file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
         raise UserError(f"{name} is not valid YAML{place}: write one `name: value` a line") from None

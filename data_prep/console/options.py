@@ -177,6 +177,8 @@ def read_entries(entries: Mapping[str, Any], options: Mapping[str, Option], sour
             continue
         if isinstance(entry, dict) or (isinstance(entry, list) and not takes_list):
             raise UserError(f"{source}: {name} takes {describe(option.kind)}, not a {type(entry).__name__}")
+        if isinstance(entry, list) and any(isinstance(item, list | dict) for item in entry):
+            raise UserError(f"{source}: {name} has a list in its list: write its values one by one")
         words = [_word(item, option.kind) for item in (entry if isinstance(entry, list) else [entry])]
         words = words if is_list(option.kind) else [",".join(words)]
         values[option.field.name] = value_of(words, option.kind, f"{source}: {option.field.name}")

@@ -1,6 +1,7 @@
 """The files of a tokenizer, read and checked: a folder of ours or of transformers, or a bare vocab.txt."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from ..errors import PrepError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BERT
+# Of a character beyond U+FFFF: halves without the other one are no text.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _OPTIONS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # Lists of names in tokenizer_config.json and special_tokens_map.json.
@@ -162,7 +165,7 @@ def _further_tokens(folder: Path, config: Mapping[str, Any]) -> list[str]:
 def _added_tokens(path: Path, content: dict[str, Any], pieces: Sequence[str], further: list[str]) -> list[AddedToken]:
     """The added tokens besides the five, by id; those of tokenizer.json or of tokenizer_config.json."""
     listed = [(number, _added_token(token)) for number, token in _listed(content)]
-    if not all(token and str(number).isdecimal() for number, token in listed):
+    if not all(token and len(str(number)) < 20 and str(number).isdecimal() for number, token in listed):
         raise _in_no_form(path)
     tokens = sorted(((int(number), token) for number, token in listed), key=lambda each: each[0])
     tokens = [(number, token) for number, token in tokens if token.content not in SPECIAL_TOKENS]
@@ -208,7 +211,10 @@ def _read_vocabulary(path: Path) -> list[str]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_read_text(path))
+        text = _read_text(path)
+        content = json.loads(text)
+        if _HALF.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise PrepError(f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary") from None
     except (ValueError, RecursionError):

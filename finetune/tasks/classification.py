@@ -22,17 +22,20 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of
 from ..metrics import METRICS, OF_TWO, confusion, per_class, scores, scores_of_draws
 from ..mistakes import mistakes_markdown, most_confident
+from ..names import cell, code_span
 from ..operating_point import (
     FEWEST_MISTAKES,
     OperatingPoint,
+    are_thresholds,
     at_temperature,
     tell_temperature,
     temperature,
+    temperature_of,
     threshold_for,
 )
 from ..pictures import draw_confusion
 from ..rows import BadRows, Columns, Example
-from ..settings import FinetuneError, FinetuneSettings
+from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
 from ..simple_models import majority, tfidf
 from . import Card, HeldOut, Task
 from .sequences import class_name, fine_tuned, labels_of, new_model, pipeline_example, require_names, unknown
@@ -233,16 +236,17 @@ class Classification(Task):
 
     def with_decision(self, decision: Mapping[str, Any]) -> "Classification":
         """Raises FinetuneError where the positive class is none of the model's, or a number is none."""
-        positive, numbers = decision.get("positive"), [decision.get(name) for name in ("threshold", "temperature")]
+        positive, threshold = decision.get("positive"), decision.get("threshold")
         positive = None if positive is None else name_of(str(positive))
         if positive is not None and positive not in self.labels:
             raise FinetuneError(f"the positive class {positive!r:.42} is none of the model's: fine-tune again")
-        if not all(number is None or isinstance(number, int | float) for number in numbers):
-            raise FinetuneError("threshold or temperature of the model are no numbers: fine-tune again")
+        if not are_thresholds([0.5 if threshold is None else threshold]):
+            raise FinetuneError(f"the threshold in {FACTS_FILE} is no probability: copy the folder again")
+        degree = temperature_of(decision)
         # A seed that an earlier release trained names none.
         place = self.positive if positive is None else self.labels.index(positive)
         calibrates = self.calibrates or decision.get("calibrated") is True
-        return Classification(self.labels, place, self.wish, calibrates, *numbers)
+        return Classification(self.labels, place, self.wish, calibrates, threshold, degree)
 
     def tolerance(self, scores: Mapping[str, float], metric: str, num_texts: int) -> float:
         """Half a standard error of the accuracy (docs/fine_tuning.md; after Breiman et al. 1984, section 3.4.3), and
@@ -330,7 +334,7 @@ class Classification(Task):
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each class stand below those of all."""
         rows = [
-            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+            (cell(row["label"]), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
              f"{row['support']:,}")
             for row in results["per_class"][split]
         ]  # fmt: skip
@@ -349,7 +353,8 @@ class Classification(Task):
         """What the model card says of a threshold and of a temperature."""
         found = []
         if self.threshold is not None:
-            found.append(f"answers `{self.labels[self.positive]}` from a probability of {self.threshold:.4g} on")
+            positive = code_span(self.labels[self.positive])
+            found.append(f"answers {positive} from a probability of {self.threshold:.4g} on")
         if self.calibrates and self.temperature is not None:
             found.append(f"gives probabilities the temperature {self.temperature:.4g}")
         if not found:

@@ -21,13 +21,16 @@ from ..batches import Encoded, LabelledBatch
 from ..collapse import Collapse, collapse_of_labels
 from ..label_metrics import multi_label_scores, multi_label_scores_of_draws, per_label
 from ..mistakes import mistakes_markdown, wrong_labels
+from ..names import cell
 from ..operating_point import (
     FEWEST_MISTAKES,
     OperatingPoint,
+    are_thresholds,
     label_temperature,
     label_thresholds,
     labels_at_temperature,
     tell_temperature,
+    temperature_of,
 )
 from ..rows import BadRows, Columns, Example
 from ..settings import FACTS_FILE, FinetuneError, FinetuneSettings
@@ -211,15 +214,14 @@ class MultiLabel(Task):
     def with_decision(self, decision: Mapping[str, Any]) -> Self:
         """Of a folder of transformers, without thresholds, 0.5. Raises FinetuneError where one of them, or the
         temperature, is no number."""
-        found, degree = decision.get("thresholds"), decision.get("temperature")
+        found = decision.get("thresholds")
         found = dict.fromkeys(self.labels, 0.5) if found is None else found
         numbers = [found.get(name) if isinstance(found, Mapping) else None for name in self.labels]
-        if not all(isinstance(number, int | float) for number in numbers):
+        if not are_thresholds(numbers):
             raise FinetuneError(
-                f"the thresholds in {FACTS_FILE} are no numbers, one for each label: copy the folder again"
+                f"the thresholds in {FACTS_FILE} are no probabilities, one for each label: copy the folder again"
             )
-        if not isinstance(degree, int | float | None):
-            raise FinetuneError(f"the temperature in {FACTS_FILE} is no number: copy the folder again")
+        degree = temperature_of(decision)
         calibrates = self.calibrates or decision.get("calibrated") is True
         return self._with(thresholds=np.array(numbers, np.float64), temperature=degree, calibrates=calibrates)
 
@@ -299,7 +301,7 @@ class MultiLabel(Task):
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each label stand below those of all, with its threshold."""
         rows = [
-            (row["label"].replace("|", " "), f"{threshold:.3f}",
+            (cell(row["label"]), f"{threshold:.3f}",
              *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")), f"{row['support']:,}")
             for row, threshold in zip(results["per_label"][split], results["thresholds"], strict=True)
         ]  # fmt: skip

@@ -25,6 +25,7 @@ from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_d
 from ..entities.tagged_rows import are_tags, tagged_example
 from ..entities.tags import AS_LEARNED, OUTSIDE, SCHEMES, TagScheme, entities, parts, scheme_of_labels
 from ..mistakes import MOST_MISTAKES, Mistake, mistakes_markdown
+from ..names import cell
 from ..rows import BadRows, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
 from ..words import encode_words
@@ -348,7 +349,7 @@ class Tagging(Task):
     def card(self, config: BertConfig, results: Mapping[str, Any], split: str, is_pair: bool) -> Card:
         """The scores of each type stand below those of all."""
         rows = [
-            (row["label"].replace("|", " "), *(f"{row[name]:.3f}" for name in report.scores_of(row)),
+            (cell(row["label"]), *(f"{row[name]:.3f}" for name in report.scores_of(row)),
              f"{row['support']:,}")
             for row in results["per_type"][split]
         ]  # fmt: skip

@@ -113,7 +113,11 @@ def _modules(folder: Path) -> dict[str, Path]:
     if list(found) != list(_KNOWN[: len(found)]) or len(found) < 2:
         raise _damaged(path)
     for place in found.values():
-        if not place.resolve().is_relative_to(folder.resolve()):
+        try:
+            is_inside = place.resolve().is_relative_to(folder.resolve())
+        except ValueError:
+            raise _damaged(path) from None
+        if not is_inside:
             raise FinetuneError(f"{path} names a folder outside of its own: copy the folder again")
     return found
 
@@ -132,8 +136,8 @@ def _pooling(folder: Path, path: Path) -> Pooling:
 def _refuse_prompt(folder: Path) -> None:
     """Raises FinetuneError where a prompt stands before every text."""
     found = read_object(folder / _PROMPTS_FILE) or {}
-    prompts = found.get("prompts")
-    if isinstance(prompts, dict) and prompts.get(found.get("default_prompt_name")):
+    prompts, name = found.get("prompts"), found.get("default_prompt_name")
+    if isinstance(prompts, dict) and isinstance(name, str) and prompts.get(name):
         raise FinetuneError(f"{folder} puts a prompt before every text: open it with sentence-transformers")
 
 

@@ -153,9 +153,8 @@ def read_state(checkpoint: Path, facts: Iterable[str]) -> dict[str, Any]:
     Raises:
         PretrainError: it was written by another version.
     """
-    state = _state(checkpoint, format=int)
-    wanted = ("counters", "position", "schedule", "metrics_bytes", *facts)
-    if state is None or state["format"] != FORMAT or not all(name in state for name in wanted):
+    state = _state(checkpoint, format=int, counters=dict, position=dict, schedule=dict, metrics_bytes=int)
+    if state is None or state["format"] != FORMAT or not all(name in state for name in facts):
         raise PretrainError(_OTHER_VERSION.format(checkpoint))
     return state
 

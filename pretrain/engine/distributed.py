@@ -120,7 +120,7 @@ def joined(wanted: str) -> Iterator[World]:
     Args:
         wanted: the `--device`; with cuda each process takes the GPU of its number on its machine.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield World()
         return
     try:

@@ -14,6 +14,7 @@ class PretrainError(UserError):
 
 
 ScheduleKind = Literal["linear", "cosine", "warmup-stable-decay"]
+_MOST, _LARGEST = {"threads": 4096, "batch_size": 1 << 24}, 1 << 40
 _RANGES = {
     "learning_rate": (1e-9, 1),
     "warmup": (0, 0.9),
@@ -89,8 +90,9 @@ class LoopSettings:
         for name in ("batch_size", "micro_batch_tokens", "threads", "keep_checkpoints", "log_every", "evaluations"):
             given = getattr(self, name)
             for value in given if isinstance(given, tuple) else (given,):
-                if value != "auto" and value < 1:
-                    raise PretrainError(f"{option_name(name)} {value} is less than 1: give a positive number")
+                if value != "auto" and not 1 <= value <= _MOST.get(name, _LARGEST):
+                    most = _MOST.get(name, _LARGEST)
+                    raise PretrainError(f"{option_name(name)} {value} is out of range: give 1 to {most:,}")
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not isinstance(value, str) and not low <= value <= high:
@@ -147,8 +149,9 @@ class Budget:
             found = cls(float(match[1]) * _SCALE[match[2]], _COUNTED[match[3]])
         else:
             raise PretrainError(f"{option} {text!r} is not understood: write {examples}")
-        if found.amount <= 0:
-            raise PretrainError(f"{option} {text!r} is nothing: give a positive amount")
+        if not 0 < found.amount < math.inf:
+            what = "too much" if found.amount else "nothing"
+            raise PretrainError(f"{option} {text!r:.42} is {what}: give a positive amount, as {examples}")
         return found
 
     @property

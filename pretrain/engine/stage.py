@@ -170,7 +170,7 @@ def chosen_again(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, RecursionError, yaml.YAMLError) as error:
         raise PretrainError(f"{path} is damaged: write it again, or give another --out") from error
     if not isinstance(content, dict) or "budget" not in content:
         raise PretrainError(f"{path} is not the settings of a run: give another --out")

@@ -1,5 +1,6 @@
 """What is held back, and what is said about the texts."""
 
+import os
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -401,3 +402,10 @@ def test_texts_in_the_place_of_labels_are_not_shown(write_rows):
     with pytest.raises(FinetuneError, match="has a label that does not occur in training") as refusal:
         read_dataset(FinetuneSettings(model="none", train=short, test=train, show_text="no"))
     assert "Quixbert" not in str(refusal.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_of_labelled_rows_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(FinetuneError, match=r"rows\.jsonl is no file but a pipe, and is read several times"):
+        read_dataset(FinetuneSettings(train=str(tmp_path / "rows.jsonl")))

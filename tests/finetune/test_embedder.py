@@ -408,6 +408,7 @@ def modules(*entries):
     ("modules.json", modules(*MODULES[::-1]), "{}/modules.json is damaged"),
     ("modules.json", modules(*MODULES, ("2_Dense", "Dense")), "{} makes its vectors with Dense too, which only"),
     ("modules.json", modules(("../other", "Transformer"), MODULES[1]), "names a folder outside of its own"),
+    ("modules.json", modules(("a\0b", "Transformer"), MODULES[1]), "{}/modules.json is damaged"),
     ("1_Pooling/config.json", "[]", "{}/1_Pooling/config.json is damaged"),
     ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "{} pools by lasttoken, not by one of mean, cls"),
     ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', "{} pools by cls, max, not by one of"),
@@ -422,6 +423,13 @@ def test_what_a_folder_says_amiss_is_one_sentence(tmp_path, file, content, sente
     with pytest.raises(FinetuneError) as error:
         SentenceModel.read(tmp_path)
     assert sentence.format(tmp_path) in str(error.value)
+
+
+def test_the_name_of_a_prompt_that_is_no_text_names_none(tmp_path):
+    SentenceModel().write(tmp_path, 32)
+    prompts = {"prompts": {"query": "find: "}, "default_prompt_name": []}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert SentenceModel.read(tmp_path) == SentenceModel()
 
 
 def test_a_bert_in_a_folder_of_its_own_is_found(encoder, tmp_path):

@@ -230,6 +230,25 @@ def test_a_file_that_only_looks_like_a_beginning_stays(tagger, rows, tmp_path, c
     assert "remove it" in capsys.readouterr().err and (tmp_path / "out.jsonl.part").read_text() == "mine\n"
 
 
+def test_files_of_somebody_else_beside_the_output_stay_and_are_not_written_into(tagger, rows, tmp_path):
+    (tmp_path / "out.jsonl.lock").write_text("mine\n")
+    (tmp_path / "out.jsonl.part").symlink_to(tmp_path / "elsewhere")
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    assert predict(given) == 0
+    assert (tmp_path / "out.jsonl.lock").read_text() == "mine\n" and not (tmp_path / "out.jsonl").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"out.jsonl", "out.jsonl.lock", "rows.jsonl"}
+
+
+def test_an_empty_beginning_of_somebody_else_is_not_written_into(tagger, rows, tmp_path):
+    part = tmp_path / "out.jsonl.part"
+    part.touch()
+    theirs = os.open(part, os.O_RDONLY)
+    given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
+    assert predict(given) == 0 and len((tmp_path / "out.jsonl").read_text().splitlines()) == ROWS
+    assert os.fstat(theirs).st_size == 0
+    os.close(theirs)
+
+
 def test_two_commands_do_not_write_one_file(tagger, rows, tmp_path, monkeypatch, capsys):
     given = [str(rows), f"--model={tagger}", f"--out={tmp_path / 'out.jsonl'}", "--device=cpu", "--skip-bad-rows"]
     outputs, codes = Predictor.outputs, []

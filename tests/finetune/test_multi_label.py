@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import random
 import re
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_the_temperature_of_labels_takes_back_what_made_them_too_sure():
     # Hardly a mistake is too little to go by.
     right = np.where(targets == 1, 0.9, 0.1).astype(np.float32)
     assert MultiLabel("abcd", calibrates=True).tuned(targets, right).finished(right) is right
-    with pytest.raises(FinetuneError, match="temperature in finetune.json is no number"):
+    with pytest.raises(FinetuneError, match="temperature in finetune.json is no positive number"):
         MultiLabel("abcd").with_decision({"temperature": "1"})
 
 
@@ -205,9 +206,11 @@ def test_the_task_that_was_found_is_said(write_rows, capsys, labels, said):
     assert f"Task: {said} (--task names another).\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("thresholds", [[0.3, 0.4], {"a": None, "b": 0.5}, {"a": 0.3}, "0.3"])
+@pytest.mark.parametrize(
+    "thresholds", [[0.3, 0.4], {"a": None, "b": 0.5}, {"a": 0.3}, "0.3", {"a": math.nan, "b": 0.5}, {"a": 0.5, "b": 3}]
+)
 def test_thresholds_that_are_no_numbers_are_refused(thresholds):
-    with pytest.raises(FinetuneError, match=r"the thresholds in finetune.json are no numbers"):
+    with pytest.raises(FinetuneError, match=r"the thresholds in finetune.json are no probabilities"):
         MultiLabel(["a", "b"]).with_decision({"thresholds": thresholds})
     assert MultiLabel(["a", "b"]).with_decision({}).thresholds.tolist() == [0.5, 0.5]
 

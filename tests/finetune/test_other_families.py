@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import warnings
 
@@ -338,11 +339,21 @@ def opened(folder):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"num_hidden_layers": 3}, "lacks"), ({"num_hidden_layers": 1}, "more than"), ({"hidden_size": 64}, "lacks"),
     ({"is_decoder": True}, "is_decoder"), ({"quantization_config": {"a": 1}}, "quantization_config"),
+    ({"hidden_act": "os.system"}, "transformers cannot make a RobertaForSequenceClassification"),
     ({"hidden_size": "many"}, "hidden_size"), ({"pad_token_id": None}, "pad_token_id is no number, and positions"),
 ])  # fmt: skip
 def test_a_config_that_does_not_fit_is_refused(copied, changes, words):
     with pytest.raises(ModelError, match=words):
         opened(copied(**changes))
+
+
+def test_sizes_are_compared_before_memory_is_taken(copied):
+    folder = copied(vocab_size=8_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError, match=r"numbers, and config\.json asks for .*do not belong together"):
+        opened(folder)
+    # Kilobytes; the embedding would take over a gigabyte.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
 
 def test_a_pickle_is_not_opened(copied):

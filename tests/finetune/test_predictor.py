@@ -1,6 +1,7 @@
 """A fine-tuned folder, asked by us and by transformers."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -276,7 +277,8 @@ GOOD = {"text_columns": ["text"], "sequence_length": 16, "long_text": "head", "t
         "{", "[]", "", "\udcff", '{"task": "classification"}', json.dumps(GOOD | {"more": 1}),
         json.dumps(GOOD | {"text_columns": 3}), json.dumps(GOOD | {"sequence_length": "long"}),
         json.dumps(GOOD | {"sequence_length": 49}), json.dumps(GOOD | {"sequence_length": 2}),
-        json.dumps(GOOD | {"long_text": "tails"}),
+        json.dumps(GOOD | {"long_text": "tails"}), json.dumps(GOOD | {"text_columns": [[]]}),
+        json.dumps(GOOD | {"text_columns": ["a", "b", "c"]}),
     ],
 )  # fmt: skip
 def test_damaged_facts_are_one_sentence(fine_tuned, content):
@@ -285,6 +287,26 @@ def test_damaged_facts_are_one_sentence(fine_tuned, content):
     with pytest.raises(FinetuneError) as error:
         Predictor(folder)
     assert str(error.value) == f"{folder / FACTS_FILE} is damaged: copy the folder again, or fine-tune again"
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("threshold", math.nan, "threshold"), ("threshold", 5, "threshold"), ("threshold", 10**400, "threshold"),
+    ("threshold", "0.5", "threshold"), ("temperature", 0, "temperature"), ("temperature", math.inf, "temperature"),
+])  # fmt: skip
+def test_a_decision_that_could_not_be_made_is_refused(fine_tuned, name, value, words):
+    folder = fine_tuned()
+    positive = Predictor(folder).task.labels[0]
+    (folder / FACTS_FILE).write_text(json.dumps(GOOD | {"decision": {"positive": positive, name: value}}))
+    with pytest.raises(FinetuneError, match=f"the {words} in finetune.json is no .*: copy the folder again"):
+        Predictor(folder)
+
+
+def test_facts_that_are_a_link_out_of_the_folder_are_refused(fine_tuned, tmp_path):
+    folder = fine_tuned()
+    (folder / FACTS_FILE).rename(tmp_path / "elsewhere.json")
+    (folder / FACTS_FILE).symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(FinetuneError, match="is a link out of its folder"):
+        Predictor(folder)
 
 
 def test_another_task_is_refused(fine_tuned):

@@ -137,6 +137,32 @@ def test_a_header_longer_than_its_file_is_refused(folder):
     refused(folder, "model.safetensors")
 
 
+@pytest.mark.parametrize("make", [
+    lambda rows: torch.zeros(1).expand(rows, 24), lambda rows: torch.zeros(rows, 24).to_sparse(),
+    lambda rows: torch.zeros(rows, 24, device="meta"),
+], ids=["one value", "sparse", "no values"])  # fmt: skip
+def test_a_pickle_of_tensors_without_values_is_refused(make, folder, sizes):
+    rows = 10_000
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.embeddings.word_embeddings.weight"] = make(rows)
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    changed(folder, vocab_size=rows)
+    refused(folder, "pytorch_model.bin holds tensors without values of their own", kind=BertForSequenceClassification)
+
+
+@pytest.mark.parametrize("values", [{"id2label": {"9" * 5000: "a", "1": "b"}}, {"label2id": {"a": "9" * 5000}}])
+def test_numbers_of_labels_without_end_are_refused(values, folder):
+    changed(folder, **values)
+    refused(folder, "give a mapping", kind=BertForSequenceClassification)
+
+
+def test_half_a_character_in_an_index_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "\ud800"}}))
+    refused(folder, "model.safetensors.index.json cannot be read as JSON")
+
+
 def test_whole_numbers_are_no_weights(folder):
     tensors = load_file(folder / "model.safetensors")
     save_file({name: tensor.to(torch.int8) for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -145,7 +171,8 @@ def test_whole_numbers_are_no_weights(folder):
 
 @pytest.mark.parametrize("content", [
     {"model": []}, {"model": {"type": "WordPiece"}}, {"model": {"type": "WordPiece", "vocab": [1]}}, {"normalizer": 5},
-    {"model": {"type": "WordPiece", "vocab": {"[PAD]": "x"}}}, [], None, "[" * 100_000,
+    {"model": {"type": "WordPiece", "vocab": {"[PAD]": "x"}}}, [], None, "[" * 100_000, {"extra": "\ud800"},
+    {"added_tokens": [{"id": "9" * 5000, "content": "x"}]},
 ])  # fmt: skip
 def test_a_tokenizer_of_another_form_is_refused(content, small_tokenizer, tmp_path):
     small_tokenizer.save(tmp_path, 48)

@@ -235,7 +235,10 @@ def test_a_dry_run_plans_both(prepared, tmp_path, capsys):
         ("--shifted-share=1.5", "--shifted-share 1.5 is out of range"),
         ("--sequence-length=48 --length-shares=1 --batch-size=8 --shifted-share=0.5", "is for several lengths"),
         ("--batch-size=8,8,8", "--batch-size has 3 numbers for 2 sequence lengths"),
-        ("--batch-size=8,0", "--batch-size 0 is less than 1"),
+        ("--batch-size=8,0", "--batch-size 0 is out of range: give 1 to"),
+        ("--batch-size=99999999999999999999", "is out of range: give 1 to 16,777,216"),
+        ("--threads=2147483648", "is out of range: give 1 to 4,096"),
+        ("--budget=" + "9" * 400 + "steps", "is too much"),
         ("--sequence-length=48 --batch-size=8", "--length-shares has 2 numbers for 1 sequence lengths"),
     ],
 )

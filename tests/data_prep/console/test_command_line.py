@@ -231,6 +231,8 @@ def test_a_truth_value_in_a_config_may_be_spelled_as_yaml_does(tmp_path: Path, w
         ("a: b: c", "is not valid YAML at line 1"),
         ("a\x00b", "is not valid YAML"),
         ("out: !!int foo", "is not valid YAML"),
+        ("out: !!bool maybe", "is not valid YAML"),
+        ("stages: [8, [16]]", "stages has a list in its list: write its values one by one"),
         ("out: " + "[" * 3000, "is not valid YAML"),
         ("vocab-size: 64\nvocab_size: 128", "vocab_size is set twice: leave one out"),
     ],
