@@ -20,6 +20,8 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", *_SENTENCEPIECE)
 _CONFIG = "tokenizer_config.json"
 _FILES = (*_VOCABULARIES, "merges.txt", _CONFIG, "special_tokens_map.json", "added_tokens.json")
 _TEXTS_AT_ONCE = 1024
+# A rare Chinese character.
+_UNKNOWN = "\U0002a6d6"
 _COPY = "copy the files of the model's tokenizer into the folder again"
 
 
@@ -91,9 +93,15 @@ class TransformersTokenizer:
                 f"transformers cannot open the tokenizer of {folder} ({type(error).__name__}: {reason}): {_COPY}"
             ) from None
         try:
-            return cls(theirs, files, has_segments)
+            found = cls(theirs, files, has_segments)
+            # A vocabulary may lack what stands for the unknown.
+            found.encode([_UNKNOWN])
         except PrepError as error:
             raise PrepError(f"the tokenizer of {folder} {error}") from None
+        except Exception as error:  # As above.
+            reason = str(error).strip().split("\n")[0][:200]
+            raise PrepError(f"the tokenizer of {folder} cannot read an unknown character ({reason}): {_COPY}") from None
+        return found
 
     @property
     def vocab_size(self) -> int:

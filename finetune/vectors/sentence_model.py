@@ -114,8 +114,10 @@ def _modules(folder: Path) -> dict[str, Path]:
         raise _damaged(path)
     for place in found.values():
         try:
+            place.exists()
             is_inside = place.resolve().is_relative_to(folder.resolve())
-        except ValueError:
+        except (OSError, ValueError):
+            # No name of a folder.
             raise _damaged(path) from None
         if not is_inside:
             raise FinetuneError(f"{path} names a folder outside of its own: copy the folder again")

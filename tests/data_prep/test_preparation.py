@@ -14,9 +14,13 @@ import pytest
 from data_prep import preparation
 from data_prep.errors import PrepError
 from data_prep.examples import static_copies as static
-from data_prep.preparation import prepare
+from data_prep.examples.packing import HELD_OUT_SEED
+from data_prep.examples.pairs import pairs
+from data_prep.preparation import Preparation, prepare
 from data_prep.prepared import PreparedCorpus
 from data_prep.settings import ExampleSettings, PrepSettings
+from data_prep.text.corpus import Document
+from data_prep.vocabulary.make import tokenizer_of_sample
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -344,3 +348,36 @@ def test_what_another_process_has_just_finished_is_taken_for_its_own_alone(corpu
     with pytest.raises(PrepError, match="holds a corpus prepared otherwise .sequence_length: 32 before, 64 now"):
         prepare(settings, ExampleSettings(sequence_length=64), tmp_path / "out")
     assert PreparedCorpus(tmp_path / "out").digest == found.digest
+
+
+def test_the_vocabulary_of_a_plan_is_that_of_the_whole_corpus():
+    """The vocabulary of a plan is as large as that of the whole corpus will be."""
+    documents = [Document(["some words of a text " * 50] * 50, "a.txt:1", None)]
+    for share, size in ((1.0, 8_192), (0.002, 16_384), (0.0002, 30_528)):
+        found = tokenizer_of_sample(PrepSettings(corpus=("a.txt",)), None, lambda: documents, share)
+        assert found.vocab_size == size
+
+
+def test_held_out_pairs_are_the_same_whatever_the_seed(tmp_path, random_corpus):
+    """Held-out pairs are the same whatever the seed, and the share of copies is one of the held-out tokens."""
+    same = "this letter was written by the same hand as all the others that lie in the drawer of the desk ."
+    path = tmp_path / "letters.txt"
+    path.write_text(random_corpus.read_text().replace("\n\n", f"\n{same}\n\n"))
+    settings = PrepSettings(corpus=(str(path),), workers=1)
+    prepared = prepare(settings, ExampleSettings(sequence_length=32, seed=7), tmp_path / "out")
+    (stored,) = prepared.pairs("validation")
+    expected = pairs(prepared.validation[0], 32, HELD_OUT_SEED, 0, prepared.tokenizer.starts_word).columns()
+    assert all(np.array_equal(stored[name], column) for name, column in expected.items())
+    report = json.loads((prepared.folder / "prep_report.json").read_text())
+    copied = report["copied"]
+    assert copied["tokens"] > 0
+    assert copied["share"] == pytest.approx(copied["tokens"] / report["validation"]["tokens"])
+
+
+def test_of_a_document_that_is_cut_the_share_that_was_decided_is_held_out(tmp_path):
+    lines = [f"Sentence {number}." for number in range(50)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    settings = PrepSettings(corpus=(str(tmp_path / "a.txt"),), language="en")
+    preparation = Preparation(settings, ExampleSettings(), tmp_path / "out", static_masks=0)
+    head, tail = preparation._cut(Document(lines, "a.txt:1", None), 0.2)
+    assert head.lines == lines[:40] and tail.lines == lines[40:]

@@ -5,8 +5,9 @@ import pytest
 
 from data_prep.examples.masking import MASKINGS
 from data_prep.examples.pairs import pairs
-from data_prep.report import decoded_examples, warnings, warnings_of_size
+from data_prep.report import PartNumbers, decoded_examples, text_numbers, warnings, warnings_of_size
 from data_prep.text_checks import TextChecks
+from data_prep.vocabulary.word_counts import log_unigram
 
 SOUND = {
     "corpus": {
@@ -145,3 +146,41 @@ def test_examples_are_shown_with_masks_of_the_kind_that_was_asked_for(masking, s
         wanted = max(1, round(0.15 * len(tokens)))
         assert targets == wanted if masking in ("token", "span") else 1 <= targets <= wanted
         assert tokens.count("[MASK]") <= targets
+
+
+def test_the_fill_is_that_of_the_sequence_length(shard_of, small_tokenizer):
+    shard = shard_of([[13, 13], [13, 13]])
+    found, numbers = pairs(shard, 32, 1, 0, small_tokenizer.starts_word), PartNumbers(100, 32)
+    numbers.add(shard, found)
+    assert numbers.of_pairs()["fill"] == pytest.approx(found.lengths().mean() / 32)
+
+
+def test_the_unigram_entropy_is_what_the_frequencies_of_training_cost_on_the_held_out_text(shard_of, small_tokenizer):
+    """The unigram entropy is what knowing the frequencies of training costs on the held-out text; letters that hardly
+    occur are no entries too many."""
+    parts = []
+    for words in (("the", "of", "of"), ("heart", "the", "the")):
+        ids = np.tile([small_tokenizer.vocabulary.index(word) for word in words], 8).astype(np.uint16)
+        shard, numbers = shard_of([[12], [12]], ids), PartNumbers(small_tokenizer.vocab_size, 32)
+        numbers.add(shard, pairs(shard, 32, 1, 0, small_tokenizer.starts_word))
+        parts.append(numbers)
+    found = text_numbers(*parts, 24, small_tokenizer)
+    log = log_unigram(parts[0].counts)
+    assert found["unigram_entropy"] == pytest.approx(-log @ parts[1].counts / 24)
+    long = [entry for entry in small_tokenizer.vocabulary[7:] if len(entry.removeprefix("##")) > 1]
+    assert found["rare_entries"] == len(long) - 2
+
+
+def test_tokens_are_counted_by_the_word(shard_of, small_tokenizer):
+    shard, numbers = shard_of([[12], [12]]), PartNumbers(small_tokenizer.vocab_size, 32)
+    numbers.add(shard, pairs(shard, 32, 1, 0, small_tokenizer.starts_word))
+    assert text_numbers(numbers, numbers, 16, small_tokenizer)["tokens_per_word"] == 1.5
+
+
+def test_a_line_that_one_document_repeats_stands_in_one_document():
+    """A line that stands in one document again and again is in one document."""
+    checks = TextChecks()
+    for number in range(12):
+        lines = [f"its own line {number}", *["ditto"] * (12 * (number == 0))]
+        checks.add(lines, "\n".join(lines).encode())
+    assert checks.repeated_lines() == []

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from data_prep import records as on_disk
 from data_prep import split
+from data_prep.corpus_numbers import _groups
 from data_prep.errors import PrepError
 from data_prep.records import RECORD, read_records, record_documents
-from data_prep.split import DUPLICATE, TRAIN, VALIDATION, held_out_target, split_documents
+from data_prep.split import DUPLICATE, NEAR_DUPLICATE, TRAIN, VALIDATION, _drop, held_out_target, split_documents
 from data_prep.text.corpus import Document
 
 LENGTH = 16
@@ -276,3 +278,62 @@ def test_records_are_40_bytes_and_tell_odd_characters_apart_but_not_line_breaks(
 def test_no_documents_give_no_records(tmp_path: Path):
     assert record_documents([], tmp_path / "none.bin") == 0
     assert len(read_records(tmp_path / "none.bin")) == 0
+
+
+def test_what_is_alike_to_a_dropped_document_alone_is_kept():
+    """What is alike to a dropped document alone is kept."""
+    role = np.full(3, TRAIN, dtype=np.uint8)
+    assert len(_drop(role, np.array([[0, 1], [1, 2]]))) == 0
+    assert role.tolist() == [TRAIN, NEAR_DUPLICATE, TRAIN]
+
+
+def test_documents_in_no_file_are_groups_of_their_own():
+    """Documents that are in no file are groups of their own, where files are groups."""
+    records = np.zeros(5, dtype=RECORD)
+    records["order"], records["file"] = [10, 11, 12, 13, 14], [1, 1, 0, 0, 0]
+    documents = SimpleNamespace(
+        role=np.array([TRAIN, TRAIN, TRAIN, TRAIN, VALIDATION]), arrangement=SimpleNamespace(files=True)
+    )
+    found = _groups(SimpleNamespace(validation_corpus=None), documents, records)
+    assert found == {"train": 3, "validation": 1}
+
+
+def test_the_share_held_out_is_one_of_the_document_that_is_cut():
+    """The share that is held out is one of the document that is cut."""
+    records = np.zeros(2, dtype=RECORD)
+    records["high"] = records["low"] = records["order"] = [1, 2]
+    records["bytes"] = [6_000_000, 4_000_000]
+    found = split_documents(records, 128)
+    assert found.cut_document == 0
+    assert found.cut_share == pytest.approx(held_out_target(10_000_000, 128) / 6_000_000)
+
+
+def records_in(files, grouped=False):
+    """Records of documents of a kilobyte each, of these files."""
+    records = np.zeros(len(files), dtype=RECORD)
+    records["high"] = records["low"] = np.arange(len(files))
+    records["order"] = np.arange(len(files)) * 2**40
+    records["bytes"], records["file"], records["grouped"] = 1000, files, grouped
+    return records
+
+
+def test_a_column_of_groups_says_what_stays_together():
+    """A column of groups says what stays together, whatever the files are."""
+    files = np.repeat(np.arange(1, 31), 4)
+    assert split_documents(records_in(files), 128).arrangement.files
+    found = split_documents(records_in(files, grouped=True), 128)
+    assert not found.arrangement.files and found.sentences() == []
+
+
+def test_documents_of_a_single_file_are_no_groups():
+    """The documents of a single file are no groups, which needs no word."""
+    found = split_documents(records_in([1] * 100), 128)
+    assert not found.wanted.files and found.sentences() == []
+
+
+def test_what_is_in_no_file_is_of_no_file(tmp_path):
+    """What is in no file is of no file, also behind one."""
+    files = ["a.txt", "a.txt", None, "b.txt", None]
+    record_documents([Document([str(n)], "", None, file=file) for n, file in enumerate(files)], tmp_path / "r")
+    found = read_records(tmp_path / "r")["file"].tolist()
+    assert found[2] == found[4] == 0 and found[0] == found[1] > 0 and found[3] not in (0, found[0])

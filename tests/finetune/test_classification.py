@@ -396,3 +396,13 @@ def test_texts_that_the_vocabulary_lacks_are_told(small_tokenizer, capsys, share
     texts = [("heart " * (100 - many) + "ж " * many, None)]
     warn_of_unknown("test", encode_texts(texts, np.zeros(1), small_tokenizer, 512, "head"), small_tokenizer)
     assert (f"{share:.0%} of the tokens of the test texts are [UNK]" in capsys.readouterr().out) == says
+
+
+def rows_of(labels):
+    return [Example("", "text", label=label) for label in labels]
+
+
+def test_of_two_equally_frequent_classes_the_second_one_is_looked_for():
+    """Of two classes that are equally frequent the second one is looked for: 1 of 0 and 1, yes of no and yes."""
+    fitted = Classification().fitted(rows_of(["1", "0", "0", "1"]), Columns(("text",), "label"), FinetuneSettings())
+    assert fitted.labels[fitted.positive] == "1"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from finetune.dataset import read_dataset
 from finetune.dataset import split as split_by
-from finetune.rows import Example
+from finetune.rows import BadRows, Columns, Example, example_of, part_of
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks.classification import Classification
 from finetune.tasks.selection import TASKS
 
 split = partial(split_by, stratum=lambda row: row.label)
@@ -409,3 +410,15 @@ def test_a_pipe_of_labelled_rows_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     with pytest.raises(FinetuneError, match=r"rows\.jsonl is no file but a pipe, and is read several times"):
         read_dataset(FinetuneSettings(train=str(tmp_path / "rows.jsonl")))
+
+
+def test_a_rejected_row_is_left_out_of_training_and_answered():
+    """A row that was rejected as it was annotated is left out of training, and is answered as any other."""
+    row, bad = {"text": "a", "label": "b", "spans": [], "answer": "reject"}, BadRows(skip=False)
+    assert example_of(Classification(), "", row, Columns(("text",)), bad) == Example("", "a") and bad.left_out == 0
+    assert example_of(Classification(), "", row, Columns(("text",), "label"), bad) is None and bad.left_out == 1
+
+
+def test_white_space_does_not_part_a_part():
+    assert part_of({"site": " the  north\n"}, "site") == "the north"
+    assert part_of({"site": " "}, "site") is None

@@ -426,3 +426,14 @@ def test_a_column_of_ours_and_a_file_that_is_there_are_refused(refused, write_ro
     (tmp_path / "v.npy").write_text("mine")
     assert re.search("is there already, and would be lost", refused(file, f"--out={tmp_path / 'v.npy'}"))
     assert (tmp_path / "v.npy").read_text() == "mine"
+
+
+def test_a_column_that_no_type_of_numbers_holds_is_text(tmp_path, monkeypatch):
+    """A column of hashes and of negative numbers, which no type holds, is text, wherever they stand."""
+    monkeypatch.setattr(vector_files, "_BYTES_AT_ONCE", 1)
+    lines = tmp_path / "a.jsonl"
+    for numbers in ([-1, 2**63], [2**63, -1], [1, 2**63]):
+        lines.write_text("".join(json.dumps({"n": n, "vector": [0.5]}) + "\n" for n in numbers))
+        vector_files.to_parquet(lines, tmp_path / "a.parquet", ["vector"])
+        expected = numbers if min(numbers) > 0 else list(map(str, numbers))
+        assert pq.read_table(tmp_path / "a.parquet")["n"].to_pylist() == expected

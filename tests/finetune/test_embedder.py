@@ -1,6 +1,7 @@
 """Vectors of texts, words and tokens, beside transformers and beside a slow way to the same."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -409,6 +410,7 @@ def modules(*entries):
     ("modules.json", modules(*MODULES, ("2_Dense", "Dense")), "{} makes its vectors with Dense too, which only"),
     ("modules.json", modules(("../other", "Transformer"), MODULES[1]), "names a folder outside of its own"),
     ("modules.json", modules(("a\0b", "Transformer"), MODULES[1]), "{}/modules.json is damaged"),
+    ("modules.json", modules(("a" * 5000, "Transformer"), MODULES[1]), "{}/modules.json is damaged"),
     ("1_Pooling/config.json", "[]", "{}/1_Pooling/config.json is damaged"),
     ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "{} pools by lasttoken, not by one of mean, cls"),
     ("1_Pooling/config.json", '{"pooling_mode": ["cls", "max"]}', "{} pools by cls, max, not by one of"),
@@ -447,3 +449,20 @@ def test_an_example_of_a_row_is_its_text():
     assert Texts().example("a:1", {"text": "heart", "n": 1}, columns) == Example("a:1", "heart")
     with pytest.raises(ValueError, match='has an empty "text"'):
         Texts().example("a:1", {"text": " "}, columns)
+
+
+def test_a_model_reads_no_more_than_it_has_places_for(encoder, tmp_path):
+    """A model reads no more than it has places for, whatever its folder says."""
+    folder = tmp_path / "model"
+    shutil.copytree(encoder, folder)
+    for said in (10**30, 100, 40):
+        config = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": said}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        embedder = Embedder(folder)
+        assert embedder.sequence_length == min(said, 48) and np.isfinite(embedder.embed(["heart " * 200])).all()
+
+
+def test_vectors_of_words_and_tokens_are_scaled_too(encoder):
+    embedder = Embedder(encoder, normalize=True)
+    for (found,) in (embedder.embed_words(["heart rates was"]), embedder.embed_tokens(["heart rates was"])):
+        assert np.linalg.norm(found["vectors"], axis=1) == pytest.approx(1, abs=1e-5)

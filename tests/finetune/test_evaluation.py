@@ -614,3 +614,16 @@ def test_the_mean_of_the_seeds_is_decided_on_by_the_validation_texts(files, tmp_
     assert 0.9 <= reached["validation"]["sensitivity"] < 1
     for split, rows in held_out.items():
         assert reached[split] == decided.scores(task.targets(rows), decided.finished(means[split]))
+
+
+def test_a_sure_text_goes_before_one_like_those_chosen():
+    """A text of which the model is sure still goes before one that is like those chosen."""
+    rows = [Example("", text) for text in ("heart rate", "rate heart", "mask number")]
+    assert chosen(np.array([0.5, 0.0, 0.0]), rows, 2) == [0, 2]
+
+
+def test_of_many_uncertain_texts_those_that_differ_are_chosen():
+    """Of many uncertain texts those are chosen that differ."""
+    rows = [Example("", text) for text in ("heart rate", "rate heart", "mask number")]
+    assert chosen(np.array([0.5, 0.49, 0.4]), rows, 2) == [0, 2]
+    assert chosen(np.array([0.5, 0.49, 0.4]), rows, 1) == [0]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from finetune import candidates
-from finetune.candidates import paper_grid, ways
+from finetune.candidates import RATE_SHARES, candidate_rates, paper_grid, ways
 from finetune.compare import named_runs
 from finetune.run import main
 from finetune.settings import FinetuneSettings
@@ -112,3 +112,11 @@ def test_rates_by_depth_act_on_a_run(encoder, make_rows, write_rows, tmp_path, o
         assert main([*given, "--budget=6steps", "--evaluations=1", *options]) == 0
         weights[name] = (tmp_path / name / "final" / "model.safetensors").read_bytes()
     assert len(set(weights.values())) == 3
+
+
+def test_the_highest_rate_of_the_grid_is_the_usual_one(encoder):
+    """5e-5 of 2e-5, 3e-5 and 5e-5, which is what a BERT of 768 units takes."""
+    settings = FinetuneSettings(model=str(encoder))
+    usual = candidate_rates(settings)[RATE_SHARES.index(1.0)]
+    rates = sorted({way["learning_rate"] for way in paper_grid(settings).values()})
+    assert rates == pytest.approx([0.4 * usual, 0.6 * usual, usual], rel=0.05)

@@ -22,6 +22,7 @@ from finetune.predictor import Predictor
 from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks import HeldOut
 from finetune.tasks.multi_label import MICRO, MultiLabel
 from finetune.tasks.selection import kind_of_labels
 from finetune.tasks.sequences import last_layer
@@ -442,3 +443,36 @@ def test_models_are_unsure_of_each_label_and_doubt_the_worst_one():
     assert task.uncertainty(rare) == pytest.approx(task.uncertainty(1 - rare))
     assert task.doubt(np.array([1, 0, 0]), np.array([0.9, 0.2, 0.7])) == pytest.approx(0.7)
     assert task.doubt(np.array([1, 0, 0]), np.array([0.1, 0.2, 0.7])) == pytest.approx(0.9)
+
+
+def rows_of(labels):
+    return [Example("", "text", label=label) for label in labels]
+
+
+def test_a_text_is_held_back_with_those_of_its_rarest_label():
+    """A text is held back with those of its rarest label."""
+    task = MultiLabel(["often", "rare"]).fitted_to(rows_of([("often",), ("often", "rare"), ("often",), ()]))
+    assert [task.stratum(row) for row in rows_of([("often", "rare"), ("often",), ()])] == ["rare", "often", ""]
+
+
+def test_a_label_is_given_at_its_threshold_in_predictions_as_in_scores():
+    """A label is given at its threshold, in predictions as in scores."""
+    task, output = MultiLabel(["a", "b"]), np.array([0.5, 0.25], np.float32)
+    assert task.prediction(output, Example("", ""))["predicted_labels"] == ["a"]
+    assert task.scores(np.array([[1, 0]]), output[None])["exact_match"] == 1
+
+
+def test_a_wish_that_is_just_reached_is_reached():
+    """A wish that is just reached is reached."""
+    task = MultiLabel(["a"], OperatingPoint("sensitivity", 1.0))
+    assert "which is less" not in task._tell_decision({"micro_recall": 1.0})[0]
+    assert "which is less" in task._tell_decision({"micro_recall": 0.99})[0]
+
+
+def test_the_scores_of_each_label_are_those_of_what_is_given_at_its_threshold():
+    """The scores of each label are those of what is given at its threshold."""
+    task = MultiLabel(["a"])._with(thresholds=np.array([0.2]))
+    held = [Example("", "text", label=label) for label in (("a",), ("a",), ())]
+    outputs = np.array([[0.9], [0.3], [0.1]], np.float32)
+    (row,) = task.results([], {}, HeldOut("test", 1, held, task.targets(held), outputs))["per_label"]["test"]
+    assert (row["precision"], row["recall"]) == (1, 1)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from finetune.batches import BatchMaker
 from finetune.choice_metrics import chance, length, similarity
-from finetune.choices import continuations, encode_choices, usual_choices
+from finetune.choices import continuations, encode_choices, right_choice, usual_choices
 from finetune.choose import main as choose
 from finetune.dataset import read_dataset, split
 from finetune.mistakes import mistakes_markdown
@@ -662,3 +662,31 @@ def test_questions_of_a_public_set_are_read(example_data):
     assert dataset.task.name == "multiple-choice" and len(dataset.test) == 500
     # Three rows have a choice twice.
     assert len(dataset.train) + len(dataset.validation) == 4957 - 3 and chance(dataset.test) == 0.25
+
+
+def test_a_model_is_measured_by_the_chance_of_the_texts_that_its_accuracy_is_of(tmp_path):
+    """A model is measured by the chance of the texts that its accuracy is of."""
+    held = HeldOut("test", 1, [], np.zeros((0, 2)), np.zeros((0, 1)))
+    results, best = {"chance": {"validation": 0.5, "test": 0.25}}, {"validation": {"accuracy": 0.4}}
+    said = "\n".join(MultipleChoice().tell(tmp_path, results, best, held, 1))
+    assert "no more accurate on the validation texts than that: 0.400 against 0.500" in said
+
+
+def test_numbers_may_be_counted_from_1_where_the_first_choice_is_never_right():
+    """Only where the first choice is never the right one numbers may be counted from 1."""
+    rows = [Example("", "text", label=number % 2, choices=("a", "b")) for number in range(40)]
+    assert len(MultipleChoice().describe(rows)) == 1
+    assert "never the first" in MultipleChoice().describe(rows[1::2])[-1]
+
+
+def test_of_choices_with_names_a_letter_is_a_name_or_none():
+    """Of choices with names a letter is one of the names, or none."""
+    with pytest.raises(ValueError, match="none of its 2 choices"):
+        right_choice("A", "answer", ["cold", "hot"], ["1", "2"])
+    assert right_choice("A", "answer", ["cold", "hot"], []) == 0
+
+
+def test_the_baseline_learns_the_words_of_questions_too():
+    """Words of texts are words too, also those that no choice has."""
+    train, rows = [Example("", "number", choices=("mask", "rate"))], [Example("", "number", choices=("number", "rate"))]
+    assert similarity(train, [rows])[0][0, 0] > 0

@@ -201,3 +201,15 @@ def test_another_template_or_no_tokenizer_is_refused(other_encoder, tmp_path):
     path.symlink_to(other_encoder("modernbert") / "tokenizer.json")
     with pytest.raises(PrepError, match="link out of its folder"):
         TransformersTokenizer.load(folder, False)
+
+
+def test_a_tokenizer_that_cannot_read_what_it_does_not_know_is_refused(other_encoder, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(other_encoder("distilbert"), folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": "[NONE]"}))
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["unk_token"] = "[NONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(PrepError, match="cannot read an unknown character"):
+        TransformersTokenizer.load(folder, has_segments=False)

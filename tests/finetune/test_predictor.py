@@ -11,7 +11,7 @@ from pandas import DataFrame
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from finetune.batches import BatchMaker, encode, overlapping
-from finetune.predictor import FACTS_FILE, Classifier, Facts, Predictor, outputs
+from finetune.predictor import FACTS_FILE, Classifier, Facts, Predictor, outputs, seed_folders
 from finetune.rows import Example
 from finetune.settings import FinetuneError, FinetuneSettings
 from finetune.tasks.classification import Classification
@@ -354,3 +354,11 @@ def test_a_model_that_answers_with_no_numbers_is_refused(fine_tuned):
         list(asked.model.parameters())[-1][0] = float("nan")
     with pytest.raises(FinetuneError, match=r"gives outputs that are NaN.* fine-tune again"):
         asked.predict(TEXTS)
+
+
+def test_seed_10_comes_behind_seed_2(tmp_path):
+    """Seed 10 comes behind seed 2."""
+    for seed in (1, 2, 10):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "results.json").touch()
+    assert [folder.name for folder in seed_folders(tmp_path)] == ["seed-1", "seed-2", "seed-10"]

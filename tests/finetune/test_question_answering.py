@@ -15,10 +15,13 @@ from finetune.batches import BatchMaker
 from finetune.choose import main as choose
 from finetune.predict import main as predict
 from finetune.predictor import Ensemble, Predictor
+from finetune.questions.answer_baselines import first_sentence, most_alike
+from finetune.questions.best_answers import best
 from finetune.questions.contexts import encode_questions
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError
+from finetune.tasks import HeldOut
 from finetune.tasks.question_answering import QuestionAnswering, SpanObjective
 from model import BertConfig, BertForQuestionAnswering
 from pretrain.engine.checkpoint import save_model_folder
@@ -325,3 +328,32 @@ def test_all_ways_of_training_know_the_task(encoder, tmp_path, one_thread):
     assert len(doubtful) == 20 and all(0 <= row["doubt"] <= 1 for row in doubtful)
     table = (tmp_path / "compared" / "comparison.md").read_text()
     assert "| no answer |" in table and "sentence most like the question" in table
+
+
+def test_questions_of_one_kind_choose_no_threshold():
+    """Questions that all have an answer do not tell from which score on none is given."""
+    task, row = QuestionAnswering(0.0), Example("", "who", "An answer.", label=((0, 2),))
+    for label in (((0, 2),), ()):
+        rows = [Example("", "who", "An answer.", label=label)] * 3
+        assert task.tuned(task.targets(rows), first_sentence(rows)).threshold == 0
+    both = [row, Example("", "who", "An answer.", label=())]
+    assert task.tuned(task.targets(both), first_sentence(both)).threshold != 0
+
+
+@pytest.mark.parametrize(("without", "how"), [
+    (0, "as none of the validation questions lack an answer"), (3, "as all of the validation questions"),
+    (1, "chosen on the validation texts"),
+])  # fmt: skip
+def test_how_the_threshold_was_chosen_is_said(without, how, tmp_path):
+    rows = [Example("", "who", "An answer.", label=())]
+    results = {"unanswerable": {"validation": without, "test": 1}, "rows": {"validation": 3, "test": 1}}
+    task = QuestionAnswering(0.0)
+    shown = HeldOut("test", 1, rows, task.targets(rows), first_sentence(rows))
+    assert how in task.tell(tmp_path, results, {}, shown, 1)[0]
+
+
+def test_the_share_is_that_of_the_words_of_the_question():
+    """The share is that of the question's words, however long a sentence is."""
+    context = "The heart. On that day the heart of a patient was at rest, as was found and written down by two doctors."
+    found = best(most_alike([Example("", "was the heart at rest", context)])[0])
+    assert context[int(found.starts[0]) : int(found.ends[0])].startswith("On that day")

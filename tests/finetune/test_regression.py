@@ -6,6 +6,7 @@ import random
 import re
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from finetune.report import score
 from finetune.rows import BadRows, Columns, Example, read_rows
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
-from finetune.tasks.regression import Regression
+from finetune.tasks.regression import Regression, SquaredError
 from finetune.tasks.sequences import last_layer
 
 pytestmark = pytest.mark.usefixtures("pictures")
@@ -202,3 +203,20 @@ def test_transformers_gets_the_same_numbers(finished, files):
 def test_a_number_is_doubted_by_how_far_off_it_is_whichever_is_larger(one, other):
     doubts = [Regression().doubt(np.float64(gold), np.array([p])) for gold, p in ((one, other), (other, one))]
     assert doubts == [max(one, other) - min(one, other)] * 2
+
+
+def test_the_windows_of_a_text_count_as_one_text_together():
+    """The windows of a text count as one text together."""
+    batch = SimpleNamespace(labels=torch.tensor([1.0, 3.0, 3.0]), weights=torch.tensor([1.0, 0.5, 0.5]))
+    loss = SquaredError(1.0, 2.0).loss_sums(lambda _: SimpleNamespace(logits=torch.zeros(3, 1)), batch)["label"]
+    assert float(loss) == 1
+
+
+def rows_of(labels):
+    return [Example("", "text", label=label) for label in labels]
+
+
+def test_rows_of_one_number_keep_the_scale_of_all():
+    """Rows of one number have no scale of their own: that of all stays."""
+    same = Regression(1.0, 2.0).fitted_to(rows_of([3.0, 3.0]))
+    assert (same.mean, same.std) == (1, 2)

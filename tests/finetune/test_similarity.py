@@ -22,12 +22,13 @@ from finetune.resolve import resolve
 from finetune.rows import Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.tasks import HeldOut
 from finetune.tasks.sequences import new_model
 from finetune.tasks.similarity import PAIRS, SCORES, TEXTS, UNTUNED, Similarity
 from finetune.training import outputs_of
 from finetune.vectors.embedder import Embedder
 from finetune.vectors.sentence_model import SentenceModel
-from finetune.vectors.single_texts import halves
+from finetune.vectors.single_texts import encode_single_texts, halves
 from finetune.vectors.vector_baselines import untuned_vectors
 from model.families import read_config
 
@@ -487,3 +488,48 @@ def test_a_model_has_neither_head_nor_pooler(encoder):
     word = model.bert.embeddings.word.weight
     assert word.shape == scratch.bert.embeddings.word.weight.shape
     assert not torch.equal(word, scratch.bert.embeddings.word.weight)
+
+
+def scored_pairs(scores):
+    return [Example("", f"one {n}", f"other {n}", score) for n, score in enumerate(scores)]
+
+
+def test_the_scale_is_that_of_training_or_of_the_first_rows_with_scores():
+    """The scale is that of the training rows; without scores there, of the first held-out rows that have some."""
+    held = {"validation": scored_pairs([1.0, 4.0]), "test": scored_pairs([2.0, 3.0])}
+    assert Similarity(SCORES, (0.0, 5.0)).with_held_out(held)[0].scale == (0, 5)
+    assert Similarity(PAIRS).with_held_out(held)[0].scale == (1, 4)
+    assert Similarity(PAIRS).with_held_out(held | {"validation": scored_pairs([None, None])})[0].scale == (2, 3)
+
+
+def test_a_stratum_is_a_fifth_of_the_scale():
+    """A stratum is a fifth of the scale."""
+    task = Similarity(SCORES, (0.0, 5.0))
+    assert [task.stratum(row) for row in scored_pairs([0.0, 0.5, 1.0, 2.5, 4.0, 5.0])] == list("001244")
+
+
+def test_a_text_that_is_found_first_is_no_mistake(tmp_path):
+    """A text that is found first is no mistake."""
+    rows = scored_pairs([None, None])
+    outputs = np.array([[0.9, 1, 0.1, 0.1], [0.1, 2, 0.9, 0.1]], np.float32)
+    shown = HeldOut("test", 1, rows, np.full(2, np.nan), outputs)
+    Similarity(PAIRS).write_files(tmp_path, shown, FinetuneSettings())
+    said = (tmp_path / "mistakes.md").read_text()
+    assert "one 1" in said and "one 0" not in said
+
+
+def test_a_pair_of_long_texts_is_one_of_the_long_ones(small_tokenizer):
+    """A pair of two long texts is one of the long ones."""
+    rows = [Example("", "heart " * 20, "rate " * 20), Example("", "heart", "rate")]
+    found = encode_single_texts(rows, np.zeros(2), small_tokenizer, 12)
+    assert (found.num_texts, found.num_long, found.num_cut) == (2, 1, 20)
+
+
+def test_what_was_not_fine_tuned_reads_no_more_of_a_text(encoder):
+    """What was not fine-tuned reads no more of a text than what is."""
+    same = "heart rate of the patient was"
+    rows = [Example("", f"{same} stable mask", f"{same} mask heart")] * 2
+    for length, is_same in ((8, True), (16, False)):
+        settings = FinetuneSettings(model=str(encoder), from_scratch=True, sequence_length=length, device="cpu")
+        first, second = untuned_vectors(settings, {"validation": rows})["validation"]
+        assert (np.abs(first - second).max() < 1e-6) == is_same

@@ -746,3 +746,13 @@ def test_entities_that_take_a_whole_word_are_counted():
     task = Tagging().fitted(found, columns, FinetuneSettings())
     assert any("2 of 5 entities begin or end inside a word" in line for line in task.describe(found))
     assert not any("inside a word" in line for line in task.describe(found[1:3]))
+
+
+def test_words_are_counted_from_1_for_people():
+    """Words are counted from 1 for people."""
+    task = Tagging(["O", "B-X", "I-X"])
+    row = Example("a:1", "one two", label=("O", "B-X"), words=((0, 3), (4, 7)))
+    outputs = np.array([[0.9, 0.1, 0.0], [0.8, 0.1, 0.1]], np.float32)
+    shown = HeldOut("test", 1, [row], task.targets([row]), outputs)
+    (found,) = task._mistakes(shown, with_text=True)
+    assert (found.gold, found.predicted) == ("X at word 2: two", "none such")

@@ -159,3 +159,9 @@ def test_words_without_entities_are_scored_one_by_one():
     assert found["accuracy"] == pytest.approx(reference.accuracy_score(gold, outputs.argmax(1)))
     assert found["macro_f1"] == pytest.approx(reference.f1_score(gold, outputs.argmax(1), average="macro"))
     assert found["loss"] == pytest.approx(reference.log_loss(gold, outputs, labels=range(4)), rel=1e-5)
+
+
+def test_a_type_of_no_word_does_not_count():
+    """A tag that neither a word has nor a word was given does not count."""
+    targets, outputs = np.array([[0, 0], [0, 1]]), np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], np.float32)
+    assert tagging_scores(targets, outputs, ["a", "b", "c"], of_words=True)["macro_f1"] == 1

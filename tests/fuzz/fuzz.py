@@ -26,7 +26,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+import torch
+import transformers
 from pyarrow import parquet
+from safetensors.torch import load_file
 
 from data_prep.durable import file_facts, write_json, write_sealed
 from data_prep.errors import UserError
@@ -36,9 +39,16 @@ from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.text.corpus import Corpus
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 from finetune.columns import columns_of_file
+from finetune.predictor import Facts, Predictor
 from finetune.rows import BadRows, Columns, read_rows
 from finetune.tasks.classification import Classification, label_names
-from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError
+from finetune.tokenizer import open_tokenizer
+from finetune.vectors.embedder import Embedder
+from finetune.vectors.sentence_model import SentenceModel
+from model import BertConfig, BertForPreTraining, BertForSequenceClassification, ModelError, families
+from pretrain.engine.stage import as_before, write_settings
+from pretrain.pretraining import MAY_DIFFER
+from pretrain.settings import PretrainSettings
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 ANSWERS = (UserError, ModelError)
@@ -133,6 +143,25 @@ class Originals:
         for path, kind in ((self.model, BertForPreTraining), (self.classifier, BertForSequenceClassification)):
             kind(config).save_pretrained(path)
             shutil.copytree(self.prepared / "tokenizer", path, dirs_exist_ok=True)
+        decision = {"positive": "LABEL_1", "threshold": 0.4, "temperature": 1.5, "calibrated": True}
+        Facts(("text",), 32, "head", decision=decision).write(self.classifier)
+        self.pickled, self.vectors, self.other, self.run = (
+            folder / name for name in ("old", "vectors", "other", "run")
+        )
+        shutil.copytree(self.model, self.pickled)
+        torch.save(load_file(self.model / "model.safetensors"), self.pickled / "pytorch_model.bin")
+        (self.pickled / "model.safetensors").unlink()
+        shutil.copytree(self.model, self.vectors)
+        SentenceModel().write(self.vectors, config.hidden_size)
+        prompts = {"prompts": {"query": "find: "}, "default_prompt_name": None}
+        write_json(self.vectors / "config_sentence_transformers.json", prompts)
+        sizes = {"vocab_size": config.vocab_size, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
+        transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**sizes)).save_pretrained(
+            self.other
+        )
+        shutil.copytree(self.prepared / "tokenizer", self.other, dirs_exist_ok=True)
+        self.run.mkdir()
+        write_settings(PretrainSettings(), self.run)
 
     def _corpora(self) -> dict[str, bytes]:
         text = articles()
@@ -179,6 +208,17 @@ class Originals:
         for name in ("config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "tokenizer_config.json"):
             for whole, read in ((self.model, open_model), (self.classifier, open_classifier)):
                 found[f"{whole.name} {name}"] = Target(self._damaged_folder(whole, name), read)
+        for whole, read, names in (
+            (self.classifier, ask, ("finetune.json", "config.json")),
+            (self.pickled, open_model, ("pytorch_model.bin",)),
+            (self.vectors, embed, (
+                "modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
+                "config_sentence_transformers.json",
+            )),
+            (self.other, open_other, ("config.json", "model.safetensors", "tokenizer_config.json")),
+            (self.run, resume, ("settings.yaml",)),
+        ):  # fmt: skip
+            found |= {f"{read.__name__} {name}": Target(self._damaged_folder(whole, name), read) for name in names}
         found["model header"] = Target(self._damaged_header, open_model)
         for name in (
             "prepared.json",
@@ -264,6 +304,23 @@ def open_model(folder: Path) -> None:
 def open_classifier(folder: Path) -> None:
     BertForSequenceClassification.from_pretrained(folder)
     WordPieceTokenizer.load(folder)
+
+
+def ask(folder: Path) -> None:
+    Predictor(folder, device="cpu").predict(["a text of it"])
+
+
+def embed(folder: Path) -> None:
+    Embedder(folder, device="cpu").embed(["a text of it"])
+
+
+def open_other(folder: Path) -> None:
+    open_tokenizer(folder).encode(["a text of it"])
+    families.family_of(folder).sequence_classification.from_pretrained(folder)
+
+
+def resume(folder: Path) -> None:
+    as_before(PretrainSettings(), folder, MAY_DIFFER)
 
 
 def open_prepared(folder: Path) -> None:

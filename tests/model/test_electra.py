@@ -9,9 +9,10 @@ import transformers
 from safetensors.torch import load_file
 
 import model
+from model.electra import ElectraConfig, ElectraForPreTraining
 from model.electra_names import ELECTRA_NAMES
 from model.electra_pair import DiscriminatorAndGenerator, generator_config
-from model.families import FAMILIES, family_of, masked_lm_folder
+from model.families import FAMILIES, family_of, has_mlm_head, masked_lm_folder
 
 EQUAL, NARROW = {"embedding_size": 24}, {"embedding_size": 10}
 
@@ -302,3 +303,14 @@ def test_only_the_tensors_of_the_class_are_written(sizes, tmp_path):
     assert not any(name.startswith("generator") for name in of_both[0])
     assert "generator_lm_head.weight" not in of_both[1] and "generator_lm_head.bias" in of_both[1]
     assert not any("discriminator" in name for name in of_both[1])
+
+
+def test_a_discriminator_without_its_generator_has_no_mlm_head(tmp_path):
+    """A discriminator has no MLM head, unless its generator is with it."""
+    config = ElectraConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                           intermediate_size=32, max_position_embeddings=16)  # fmt: skip
+    ElectraForPreTraining(config).save_pretrained(tmp_path)
+    assert not has_mlm_head(tmp_path)
+    (tmp_path / "generator").mkdir()
+    (tmp_path / "generator" / "config.json").write_text((tmp_path / "config.json").read_text())
+    assert has_mlm_head(tmp_path)

@@ -146,3 +146,9 @@ def test_target_lengths(shard_of):
     assert counts.min() > 0 and len(counts) == 48
     # Chi-square, 47 degrees of freedom, p = 1e-4.
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 90
+
+
+def test_short_windows_are_of_2_tokens_up_to_the_capacity():
+    """Short windows are of 2 tokens up to the capacity."""
+    assert set(wanted_lengths(1000, 5, 0, 1, 0).tolist()) == {2, 3, 4, 5}
+    assert (wanted_lengths(1000, 2, 0, 1, 0) == 2).all()

@@ -392,3 +392,12 @@ def test_what_ends_by_itself_is_not_cut(tmp_path, monkeypatch):
         corpus = Corpus([str(tmp_path / "a.txt")], document=document)
         assert len(list(corpus.documents())) == 2
         assert corpus.cuts == (document == "file")
+
+
+def test_a_row_of_invisible_characters_has_no_text(tmp_path):
+    """A row of which a reader sees nothing has no text."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("words", "more", "\u200b \u200d")))
+    corpus = Corpus([str(path)])
+    assert [document.lines for document in corpus.documents()] == [["words"], ["more"]]
+    assert corpus.bad_rows.count == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data_prep.errors import PrepError
 from data_prep.run import main
 from data_prep.settings import PrepSettings
-from data_prep.vocabulary.extension import cut, new_entries, words_in_pieces
+from data_prep.vocabulary.extension import _best, cut, new_entries, words_in_pieces
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
 words = st.text("abcdehrst", min_size=1, max_size=9)
@@ -138,3 +138,9 @@ def test_too_many_are_refused_with_the_number_there_is(tmp_path, small_tokenizer
     assert "nothing to extend: give the --tokenizer" in capsys.readouterr().err
     with pytest.raises(PrepError, match="out of range"):
         PrepSettings(extend_vocab=-1)
+
+
+def test_what_better_entries_shorten_is_no_reason_for_another():
+    """What better entries have shortened already is no reason for another one in the same round."""
+    cuts = {"abcd": ["a", "##b", "##c", "##d"], "xyx": ["x", "##y", "##x"]}
+    assert _best(cuts, Counter({"abcd": 10, "xyx": 4}), 3) == ["abcd", "xyx"]

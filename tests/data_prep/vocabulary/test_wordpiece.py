@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from data_prep.errors import PrepError
-from data_prep.vocabulary.training import automatic_size, count_characters, train_vocabulary
+from data_prep.vocabulary.training import (
+    _alphabet,
+    _Letter,
+    _needed,
+    automatic_size,
+    count_characters,
+    train_vocabulary,
+)
 from data_prep.vocabulary.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 ROOT = Path(__file__).parents[3]
@@ -497,3 +504,17 @@ def test_the_module_needs_neither_torch_nor_transformers() -> None:
         "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+
+
+def test_letters_take_at_most_half_of_a_large_vocabulary():
+    """Letters take at most half of the entries, however many the text has, where these are over 2,000."""
+    frequent = [_Letter(chr(0x4E00 + number), 9, False) for number in range(3000)]
+    assert len(_alphabet(frequent, 4096)[0]) == 2048
+
+
+def test_letters_that_are_words_are_covered_as_well_as_others():
+    """Letters that are words of their own are covered as well as those that words are written with."""
+    latin = [_Letter(chr(ord("a") + number), 10_000, True) for number in range(26)]
+    chinese = [_Letter(chr(0x4E00 + number), 9, False) for number in range(2000)]
+    assert _needed(latin + chinese) == 26 + 1999
+    assert _needed(latin) == 26
