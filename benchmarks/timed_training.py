@@ -157,7 +157,7 @@ class TimedPretraining(Pretraining):
         self.timed = TimedRun(**{field.name: getattr(run, field.name) for field in fields(run)})
         return self.timed
 
-    def evaluate(self, model, count: int) -> dict[str, float]:
+    def evaluate(self, evaluation: Evaluation, model: torch.nn.Module, count: int) -> dict[str, float]:
         self.timed.stopwatch.stop()
         counters = self.timed.counters
         return self.judge(model, count, self.timed.seconds(), counters.step, counters.tokens)

@@ -91,6 +91,7 @@ def read_json(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         if _HALF.search(text):
+            # Raises where one stands alone.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, OSError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}). {_AGAIN}") from None

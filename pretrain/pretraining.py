@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from data_prep.console import command_line
 from data_prep.console.options import option_name
@@ -235,7 +236,7 @@ class Pretraining:
         position = Position(**state["position"]) if state else None
         for number in range(len(self.phases)):
             position = self._train_phase(run, number, position, plan)
-        results = self.phases[-1].evaluation(model, plan.final)
+        results = self.evaluate(self.phases[-1].evaluation, model, plan.final)
         run.progress.evaluation(run.counters, results)
         run.progress.close()
         # A launcher may end the main process when the others have ended: they stay until all is written.
@@ -264,8 +265,12 @@ class Pretraining:
             say(change_of_length(before, phase.length, settings.batch_size))
         run.describe["sequence_length"] = phase.length
         batches = Batches(phase.stream, phase.maker, settings.batch_size, position or Position(), self.world)
-        train(run, batches, partial(phase.evaluation, count=plan.during))
+        train(run, batches, partial(self.evaluate, phase.evaluation, count=plan.during))
         return batches.position
+
+    def evaluate(self, evaluation: Evaluation, model: nn.Module, count: int) -> dict[str, float]:
+        """The results on the first `count` held-out examples."""
+        return evaluation(model, count)
 
     def _checkpoint(self) -> str | None:
         """The checkpoint to go on from: the newest, or of a schedule that is extended the last one before its decay."""

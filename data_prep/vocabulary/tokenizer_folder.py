@@ -214,6 +214,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         text = _read_text(path)
         content = json.loads(text)
         if _HALF.search(text):
+            # Raises where one stands alone.
             json.dumps(content, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise PrepError(f"{path} is not valid JSON at line {error.lineno}: restore it, or train a vocabulary") from None

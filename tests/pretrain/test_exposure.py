@@ -126,7 +126,7 @@ def test_weights_that_are_not_finite_rank_nothing(folder):
 def test_what_is_printed_and_written_holds_no_text_unless_asked(folder, sentences, tmp_path, capsys):
     controls = tmp_path / "controls.txt"
     controls.write_text("\n".join(f"{a}{b}" for a in "bcdfg" for b in "bcdfg"))
-    out = tmp_path / "reports" / "found.csv"
+    out = tmp_path / "found.csv"
     given = [f"--model={folder}", f"--file={sentences}", f"--controls={controls}", f"--out={out}"]
     assert main(given) == 0
     said = capsys.readouterr().out
