@@ -1,9 +1,10 @@
 """Encoded texts, what is read of the long ones, the order of an epoch as arithmetic, and packed batches of them."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -358,8 +359,12 @@ BATCHES_SORTED = 32
 class TextStream:
     """Global batches of texts by number, epoch after epoch, for `pretrain.engine.batches.Batches`.
 
-    An epoch takes every text once; one of its batches may be smaller. `Position.example` counts texts.
+    An epoch takes every text once, in batches that differ in size by one text at most: in a smaller one, a text would
+    count for more than in the others. `Position.example` counts texts.
     """
+
+    order: ClassVar[int] = 2
+    """A version: a training that was begun with other batches cannot go on with these."""
 
     def __init__(self, encoded: Encoded, seed: int):
         self.encoded, self.seed = encoded, seed
@@ -380,12 +385,14 @@ class TextStream:
         """The batches of an epoch: texts at random, sorted by length within a few batches, batches at random."""
         lengths, count = self.encoded.lengths(), self.encoded.num_texts
         order = np.argsort(keys(self.seed, "texts", epoch, np.arange(count)), kind="stable")
-        window = size * max(1, min(BATCHES_SORTED, count // size // 4))
+        number = math.ceil(count / size)
+        bounds = np.arange(number + 1) * count // number
         batches = []
-        for begin in range(0, count, window):
-            part = order[begin : begin + window]
+        for window in np.array_split(np.arange(number), number // max(1, min(BATCHES_SORTED, number // 4))):
+            begin, end = bounds[window[0]], bounds[window[-1] + 1]
+            part = order[begin:end]
             part = part[np.argsort(lengths[part], kind="stable")]
-            batches += [part[start : start + size] for start in range(0, len(part), size)]
+            batches += np.split(part, bounds[window[1:]] - begin)
         return [batches[i] for i in np.argsort(keys(self.seed, "batches", epoch, np.arange(len(batches))))]
 
     def epochs(self, position: Position) -> float:

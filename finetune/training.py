@@ -224,6 +224,12 @@ class SeedTraining:
     def _run(self) -> Trained:
         newest = self.world.from_main(self._newest)
         model, state = self._open(Path(newest)) if newest else (self.task.build_model(self.settings, self.seed), {})
+        stream = self.task.stream(self.material.train, self.seed)
+        if state and state.get("order", 1) != stream.order:
+            raise FinetuneError(
+                f"{newest} was written by a version of this tool that made other batches: finish the run with that, or "
+                "give another --out"
+            )
         words = self.material.train.words(self.material.tokenizer)
         objective = learned(self.settings, self.objective, model, words, newest, self.material.teacher)
         counters = Counters(**state["counters"]) if state else Counters()
@@ -233,8 +239,8 @@ class SeedTraining:
             load_optimizer(Path(newest), learner.optimizer)
             say(f"Resuming from {newest}.")
         run = self._make_run(learner, state)
+        run.describe["order"] = stream.order
         start = Position(**state.get("position", {}))
-        stream = self.task.stream(self.material.train, self.seed)
         train(run, Batches(stream, self._training_maker(), self.settings.batch_size, start, self.world), self._evaluate)
         if run.counters.evaluations < run.settings.evaluations and not run.has_stalled():
             record_evaluation(run, self._evaluate(model))

@@ -16,7 +16,6 @@ from data_prep.vocabulary.text_tokenizer import TextTokenizer
 from model import BertConfig
 from model.bert import BertWithHead
 from model.huggingface import PretrainedModel
-from pretrain.engine.batches import Stream
 from pretrain.engine.step import Objective
 
 from ..auxiliary import Masking
@@ -208,7 +207,7 @@ class Task(Labels):
         """The examples as sequences of tokens with their targets."""
         return encode(examples, self.targets(examples), tokenizer, sequence_length, long_text)
 
-    def stream(self, train: Encoded, seed: int) -> Stream:
+    def stream(self, train: Encoded, seed: int) -> TextStream:
         """The global batches of training texts, which `maker` divides."""
         return TextStream(train, seed)
 

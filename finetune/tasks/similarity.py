@@ -18,11 +18,10 @@ from model import BertConfig
 from model.bert import BertWithHead
 from model.huggingface import PretrainedModel
 from model.tasks import BertForVectors
-from pretrain.engine.batches import Stream
 from pretrain.engine.step import Objective
 
 from ..auxiliary import Masking
-from ..batches import BatchMaker, Encoded, LabelledBatch
+from ..batches import BatchMaker, Encoded, LabelledBatch, TextStream
 from ..metrics import regression_scores
 from ..mistakes import MOST_MISTAKES, Misplaced, errors_markdown, largest_errors, misplaced_markdown
 from ..pictures import draw_numbers
@@ -177,7 +176,7 @@ class Similarity(Task):
         """A sequence for each text (see `encode_single_texts`), with scores as cosines."""
         return encode_single_texts(examples, self._scaled(self.targets(examples)), tokenizer, sequence_length)
 
-    def stream(self, train: Encoded, seed: int) -> Stream:
+    def stream(self, train: Encoded, seed: int) -> TextStream:
         """Groups of texts, but of pairs with scores."""
         return super().stream(train, seed) if self.learned == SCORES else GroupStream(train, seed)
 

@@ -26,6 +26,8 @@ class GroupStream(TextStream):
         group_size: most texts of a group.
     """
 
+    order = 1
+
     def __init__(self, encoded: Encoded, seed: int, group_size: int = GROUP_SIZE):
         super().__init__(encoded, seed)
         self.group_size = group_size

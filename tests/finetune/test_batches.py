@@ -1,6 +1,7 @@
 """Texts as ids against the tokenizer of transformers, and the order of an epoch against counts."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -194,10 +195,17 @@ def test_an_epoch_takes_every_text_once(small_tokenizer, lengths, size, seed):
         for _ in range(math.ceil(count / size)):
             assert batches.epochs == pytest.approx(epoch + len(seen) / count, abs=1e-12)
             found = flat(drawn(batches, 1)[0])
-            assert len(found) <= size and (len(found) == size or count % size == len(found))
+            # As few batches as can be, of sizes that differ by one at most.
+            assert count // math.ceil(count / size) <= len(found) <= math.ceil(count / math.ceil(count / size))
             seen += found
         assert sorted(seen) == list(range(count))
         assert batches.epochs == epoch + 1 and batches.position == Position(epoch + 1, 0)
+
+
+def test_the_batches_of_a_few_texts_more_are_no_smaller(small_tokenizer):
+    """A batch of the rest alone would count as much as a whole one, and where it comes last it is of the longest."""
+    encoded = numbered(small_tokenizer, range(1, 34))
+    assert {len(batch) for batch, _ in islice(TextStream(encoded, 1).batches(32, Position()), 40)} == {16, 17}
 
 
 @given(some_lengths, sizes, st.integers(1, 120))

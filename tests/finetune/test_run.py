@@ -337,6 +337,29 @@ def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path,
     assert results_of(out / "seed-1")["steps"] == state["counters"]["step"]
 
 
+def test_a_run_begun_with_other_batches_is_refused(given, tmp_path, monkeypatch, capsys):
+    out, read = tmp_path / "run", loop.read
+    command = given(out, test=None)
+
+    def interrupted(*facts, **options):
+        monkeypatch.setattr(loop, "read", read)
+        signal.raise_signal(signal.SIGTERM)
+        read(*facts, **options)
+
+    monkeypatch.setattr(loop, "read", interrupted)
+    assert main(command) == 75
+    (checkpoint,) = (out / "seed-1" / "checkpoints").iterdir()
+    path, manifest = (checkpoint / "training_state" / name for name in ("state.json", "manifest.json"))
+    state = json.loads(path.read_text())
+    # As before there was a number.
+    path.write_text(json.dumps({name: value for name, value in state.items() if name != "order"}))
+    write_sealed(manifest, {"files": file_facts(checkpoint, read_sealed(manifest)["files"])})
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "by a version of this tool that made other batches: finish the run with that" in capsys.readouterr().err
+    assert checkpoint.is_dir()
+
+
 def test_fewer_seeds_than_there_are_throw_none_away(finished, given, capsys):
     results = results_of(finished)
     assert main(given(finished, seeds=1, metric="loss")) == 2
