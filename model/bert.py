@@ -115,7 +115,7 @@ class BertModel(PretrainedModel):
 
     def first_layers(self, count: int) -> Self:
         """The first `count` layers as a model that shares their weights, without the pooler, which belongs to the last
-        layer; the model itself for 0 or all layers. Raises ModelError where there are not so many."""
+        layer; the model itself for 0 or all layers. Raises ModelError for more than it has."""
         if not 0 <= count <= self.config.num_hidden_layers:
             raise ModelError(f"{count} layers were asked for: the model has {self.config.num_hidden_layers}.")
         if count in (0, self.config.num_hidden_layers):

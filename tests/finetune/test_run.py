@@ -315,49 +315,50 @@ def test_settings_that_were_changed_by_hand_are_one_sentence(finished, given, tm
         assert said in (told := capsys.readouterr().err) and len(told.splitlines()) == 1
 
 
-def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path, monkeypatch):
-    out, read = tmp_path / "run", loop.read
-    command = given(out, budget="20s", evaluations=1, test=None)
+def interrupted(command, out, monkeypatch):
+    """Begin a run and stop it at its first step: where the state of its checkpoint is, and the state."""
+    read = loop.read
 
-    def interrupted(*facts, **options):
+    def stopped(*facts, **options):
         monkeypatch.setattr(loop, "read", read)
         signal.raise_signal(signal.SIGTERM)
         read(*facts, **options)
 
-    monkeypatch.setattr(loop, "read", interrupted)
+    monkeypatch.setattr(loop, "read", stopped)
     assert main(command) == 75
     (checkpoint,) = (out / "seed-1" / "checkpoints").iterdir()
-    path, manifest = (checkpoint / "training_state" / name for name in ("state.json", "manifest.json"))
-    state = json.loads(path.read_text())
+    path = checkpoint / "training_state" / "state.json"
+    return path, json.loads(path.read_text())
+
+
+def write_state(path, state):
+    """Another state of a checkpoint, sealed as the whole one is."""
+    path.write_text(json.dumps(state))
+    manifest = path.with_name("manifest.json")
+    write_sealed(manifest, {"files": file_facts(path.parents[1], read_sealed(manifest)["files"])})
+
+
+def test_the_time_kept_for_the_last_evaluation_is_measured_once(given, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    command = given(out, budget="20s", evaluations=1, test=None)
+    path, state = interrupted(command, out, monkeypatch)
     assert 1 < state["reserve"] <= 10
     # With so much of the budget kept, what was done has used up the rest.
-    path.write_text(json.dumps(state | {"reserve": 19.999}))
-    write_sealed(manifest, {"files": file_facts(checkpoint, read_sealed(manifest)["files"])})
+    write_state(path, state | {"reserve": 19.999})
     assert main(command) == 0
     assert results_of(out / "seed-1")["steps"] == state["counters"]["step"]
 
 
 def test_a_run_begun_with_other_batches_is_refused(given, tmp_path, monkeypatch, capsys):
-    out, read = tmp_path / "run", loop.read
+    out = tmp_path / "run"
     command = given(out, test=None)
-
-    def interrupted(*facts, **options):
-        monkeypatch.setattr(loop, "read", read)
-        signal.raise_signal(signal.SIGTERM)
-        read(*facts, **options)
-
-    monkeypatch.setattr(loop, "read", interrupted)
-    assert main(command) == 75
-    (checkpoint,) = (out / "seed-1" / "checkpoints").iterdir()
-    path, manifest = (checkpoint / "training_state" / name for name in ("state.json", "manifest.json"))
-    state = json.loads(path.read_text())
+    path, state = interrupted(command, out, monkeypatch)
     # As before there was a number.
-    path.write_text(json.dumps({name: value for name, value in state.items() if name != "order"}))
-    write_sealed(manifest, {"files": file_facts(checkpoint, read_sealed(manifest)["files"])})
+    write_state(path, {name: value for name, value in state.items() if name != "order"})
     capsys.readouterr()
     assert main(command) == 2
     assert "by a version of this tool that made other batches: finish the run with that" in capsys.readouterr().err
-    assert checkpoint.is_dir()
+    assert path.exists()
 
 
 def test_fewer_seeds_than_there_are_throw_none_away(finished, given, capsys):
