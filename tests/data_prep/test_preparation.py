@@ -170,7 +170,7 @@ def test_a_held_out_text_is_found_in_training_however_its_lines_are_cut(line, tm
 
 def test_a_corpus_that_is_held_out_whole_leaves_nothing_to_learn_from(corpus, tmp_path):
     both = str(corpus / "a.txt")
-    with pytest.raises(PrepError, match=r"every document of \S*a\.txt is also in \S*a\.txt,.*--validation-corpus"):
+    with pytest.raises(PrepError, match=r"every document of .*a\.txt is also in .*a\.txt,.*--validation-corpus"):
         prepare(settings(both, validation_corpus=(both,)), EXAMPLES, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -239,7 +239,7 @@ def test_files_that_are_none_cannot_be_kept_together(tmp_path):
 def test_a_validation_corpus_without_a_word_is_named(corpus, tmp_path):
     (tmp_path / "held.txt").write_text("\u200b\ufffd\n")
     chosen = settings(corpus / "a.txt", validation_corpus=(str(tmp_path / "held.txt"),))
-    with pytest.raises(PrepError, match=r"nothing is left to evaluate on in \S*held\.txt"):
+    with pytest.raises(PrepError, match=r"nothing is left to evaluate on in .*held\.txt"):
         prepare(chosen, EXAMPLES, tmp_path / "out")
 
 

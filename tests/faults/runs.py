@@ -90,9 +90,10 @@ def pretraining(source: str, **fields) -> Job:
 
 def finetuning(model: Path, texts: Path, **fields) -> Job:
     """A small fine-tuning of two seeds, on train.jsonl and validation.jsonl of a folder."""
-    fixed = f"--model={model} --train={texts}/train.jsonl --validation={texts}/validation.jsonl --seeds=2"
-    more = "--batch-size=8 --micro-batch-tokens=100 --log-every=1 --device=cpu --precision=fp32 --dropout=0.1"
-    arguments = (*fixed.split(), *more.split(), "--checkpoint-every=3steps", "--learning-rate=0.001", "--metric=loss")
+    files = (f"--model={model}", f"--train={texts}/train.jsonl", f"--validation={texts}/validation.jsonl")
+    fixed = "--seeds=2 --batch-size=8 --micro-batch-tokens=100 --log-every=1 --device=cpu --precision=fp32"
+    more = "--dropout=0.1 --checkpoint-every=3steps --learning-rate=0.001 --metric=loss"
+    arguments = (*files, *fixed.split(), *more.split())
     return Job("finetune.run", **{"steps": 12, "evaluations": 3, "arguments": arguments} | fields)
 
 

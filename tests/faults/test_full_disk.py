@@ -15,7 +15,7 @@ from runs import Job, Seen, differences
 from pretrain.engine.checkpoint import damage_of
 
 SENTENCE = re.compile(
-    r"error: the disk of \S+ is full: [\d,]{7,} bytes are needed and [\d,]+ are free[^;\n]*; what was saved "
+    r"error: the disk of [^:\n]+ is full: [\d,]{7,} bytes are needed and [\d,]+ are free[^;\n]*; what was saved "
     r"before is intact: make room and give the same command again to go on\n"
 )
 

@@ -156,7 +156,7 @@ def test_a_signal_during_the_preparation_says_how_to_go_on(number, job, material
         life.signal(number)
         assert life.wait(30) == INTERRUPTED, life.err
         assert "Traceback" not in life.err
-        assert life.err.splitlines()[-1].startswith("  python -m pretrain.run --corpus=")
+        assert life.err.splitlines()[-1].startswith(f"  python -m pretrain.run {shlex.quote(source[0])} ")
     with preparing.fork(out, tmp_path / "again") as life:
         assert life.wait() == 0, life.err
     assert not work.exists()
