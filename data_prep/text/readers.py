@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -320,8 +321,19 @@ def _hub_data(source: Source) -> Any:
             f"hub:{source.name} cannot be opened ({_reason(error)}); check its name and the network."
         ) from None
     if not isinstance(found, dict):
-        return found
+        return _undecoded(found)
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
     if split not in found:
         raise PrepError(f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.')
-    return found[split]
+    return _undecoded(found[split])
+
+
+def _undecoded(found: Any) -> Any:
+    """A data set whose pictures, sounds and the like stay bytes: nobody asks for them, and opening them takes time,
+    more packages, and files that are whole."""
+    from datasets import Json
+
+    for name, kind in (found.features or {}).items():
+        if getattr(kind, "decode", False) and not isinstance(kind, Json):
+            found = found.cast_column(name, replace(kind, decode=False))
+    return found

@@ -52,6 +52,22 @@ def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
         list(corpus.documents())
 
 
+def test_pictures_beside_the_text_are_not_opened(tmp_path):
+    """Neither Pillow nor a picture that is whole is needed."""
+    import datasets
+
+    rows = {"text": ["One caption.", "Another."], "picture": [{"bytes": b"damaged", "path": None}] * 2}
+    features = datasets.Features(text=datasets.Value("string"), picture=datasets.Image())
+    made = datasets.Dataset.from_dict(rows, features=features)
+    made.to_parquet(tmp_path / "set" / "train.parquet")
+    made.save_to_disk(tmp_path / "saved")
+    for name in ("set", "saved"):
+        assert [document.lines for document in Corpus([f"hub:{tmp_path / name}"]).documents()] == [
+            ["One caption."],
+            ["Another."],
+        ]
+
+
 def hub_set(folder: Path, rows: int = 600) -> Path:
     """A data set of two shards, with a column that is not asked for."""
     folder.mkdir()
