@@ -74,17 +74,23 @@ def with_tables(page: str, results: Results) -> str:
 
 
 def measured_on(lines: list[dict]) -> list[str]:
-    """The sentences below a table; commits, and how many cores were seen, are in the log."""
+    """The sentences below a table: the machine of most of its runs, and of which others; what was then the default.
+
+    Commits, and how many cores were seen, are in the log.
+    """
     if not lines:
         return []
-    # A run may have moved from one to another.
-    machines = dict.fromkeys(
-        re.sub(r" on \d+ cores?", "", machine) for line in lines for machine in line["machine"].split("; ")
-    )
+    runs_on: dict[str, list[str]] = {}
+    for line in lines:
+        # A run may have moved from one to another.
+        parts = re.sub(r" on \d+ cores?", "", line["machine"]).split("; ")
+        runs_on.setdefault("; ".join(dict.fromkeys(parts)), []).append(line["run"])
+    most, *others = sorted(runs_on, key=lambda machine: -len(runs_on[machine]))
+    machines = [f"{most}.", *(f"On {machine}: {_listed(map(_without_seed, runs_on[machine]))}." for machine in others)]
     runs = [line["run"] for line in lines if line["run"] in RUNS]
     models = {model for name in runs for model in models_behind(name)}
     earlier = [*with_earlier_defaults(models, "all of ours"), *with_earlier_defaults({*runs} - models, "all")]
-    return [" ".join([f"{'; '.join(machines)}.", *earlier]), ""]
+    return [" ".join([*machines, *earlier]), ""]
 
 
 def with_earlier_defaults(runs: Iterable[str], all_of_them: str) -> Iterator[str]:
@@ -92,14 +98,22 @@ def with_earlier_defaults(runs: Iterable[str], all_of_them: str) -> Iterator[str
     names = sorted(runs)
     for options in sorted({RUNS[name].earlier_defaults for name in names} - {""}):
         such = [name for name in names if RUNS[name].earlier_defaults == options]
-        alike = dict.fromkeys(f"`{_without_twins(name)}`" for name in such)
-        yield f"With `{options}`, the defaults at the time: {all_of_them if such == names else ', '.join(alike)}."
+        alike = _listed(map(_without_twins, such))
+        yield f"With `{options}`, the defaults at the time: {all_of_them if such == names else alike}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(f"`{name}`" for name in names))
 
 
 def _without_twins(name: str) -> str:
     """Seeds of a run are alike, and so are fine-tunings for a set."""
     sets = (texts for texts, made in SETS.items() if made.epochs and name.startswith(f"{texts}_"))
-    return next(sets, re.sub("_[1-3]$", "", name))
+    return next(sets, _without_seed(name))
+
+
+def _without_seed(name: str) -> str:
+    return re.sub("_[1-3](?=$|_avx2$)", "", name)
 
 
 MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)
@@ -143,7 +157,7 @@ def fine_tuned(results: Results) -> Rows:
 def helped(results: Results) -> Rows:
     """The same in short, as far as it was measured."""
     shown = [title for title, models in COMPARED.items() if {"articles_60m", "public", "scratch"} & {*models}]
-    return measured(scores_of_sets(results, shown, score))
+    return measured(scores_of_sets(results, shown, interval))
 
 
 def scores_of_sets(results: Results, columns: list[str], shown: Callable[[dict | None, str], str]) -> Rows:

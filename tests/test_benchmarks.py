@@ -102,9 +102,9 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     options = experiments.EARLIER_DEFAULTS[1]
 
     def below(*names):
-        machines = "a machine, 1 thread on 1 core", "a machine, 1 thread on 2 cores; another, 2 threads on 2 cores"
-        said = tables.measured_on([{"run": name, "machine": machine} for name in names for machine in machines])[0]
-        return said.removeprefix("a machine, 1 thread; another, 2 threads.").strip()
+        machine = "a machine, 1 thread on 1 core; a machine, 1 thread on 2 cores"
+        said = tables.measured_on([{"run": name, "machine": machine} for name in names])[0]
+        return said.removeprefix("a machine, 1 thread.").strip()
 
     assert below("own_1", "own_2") == f"With `{options}`, the defaults at the time: all of ours."
     assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
@@ -112,6 +112,16 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     assert below("labels_scratch") == below("again", "adamw") == ""
     assert below("trec_again") == "With `--budget 4epochs`, the defaults at the time: all."
     assert below("trec_again", "labels_scratch") == "With `--budget 4epochs`, the defaults at the time: `trec`."
+    on = {
+        "own_1": "one, 1 thread on 2 cores",
+        "own_2": "one, 1 thread on 1 core",
+        "adamw": "other",
+        "again": "other; one",
+    }
+    lines = [{"run": name, "machine": machine} for name, machine in [*on.items(), ("own_1", "other"), ("more", "one")]]
+    assert tables.measured_on(lines)[0].startswith(
+        "one, 1 thread. On other: `adamw`, `own`. On other; one: `again`. On"
+    )
     assert runs["own_1"].command_today == f"{earlier.command} {options}"
     assert runs["again"].command_today == earlier.command
 
