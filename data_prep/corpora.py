@@ -99,19 +99,19 @@ class Corpora:
             if column and not has_columns:
                 raise PrepError(
                     f"{option} {column} has nothing to act on: {files} has no columns; leave it out, or give .jsonl, "
-                    ".csv, .tsv or .parquet files."
+                    ".csv, .tsv or .parquet files"
                 )
         if self.prep.document != "auto" and not with_texts:
-            raise PrepError(f"--document {self.prep.document} is for .txt files and {names} is none; leave it out.")
+            raise PrepError(f"--document {self.prep.document} is for .txt files and {names} is none; leave it out")
         if self.prep.group_by == "file" and not self.corpus.has_files:
-            raise PrepError(f"--group-by file has nothing to act on: {names} is no file; leave it out.")
+            raise PrepError(f"--group-by file has nothing to act on: {names} is no file; leave it out")
         if self.prep.encoding != "utf-8" and not any(corpus.is_decoded for corpus in opened):
             raise PrepError(
                 f"--encoding {self.prep.encoding} has nothing to act on: {names} is of a format that says its encoding "
-                "itself; leave it out."
+                "itself; leave it out"
             )
         if self.prep.skip_bad_rows and not with_rows:
-            raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out.")
+            raise PrepError(f"--skip-bad-rows has nothing to act on: {names} has no rows; leave it out")
 
     def digests(self, unread: Mapping[str, str]) -> dict[str, str]:
         """What tells the text from others, by the names "text" and "validation_text".

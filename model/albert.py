@@ -54,7 +54,7 @@ class AlbertConfig(BertConfig):
             if getattr(self, name) != 1:
                 raise ModelError(
                     f"{name} is {getattr(self, name)!r:.40}, and here all layers share the weights of one; "
-                    f"use an ALBERT whose {name} is 1."
+                    f"use an ALBERT whose {name} is 1"
                 )
 
     @property

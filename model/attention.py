@@ -138,7 +138,7 @@ def choose_kernel(asked: str, batch: PackedBatch, dtype: torch.dtype, dropout: f
     for kernel, obstacle in obstacles.items():
         if asked == kernel:
             if obstacle:
-                raise ModelError(f'attention_implementation "{kernel}" {obstacle}; use "auto".')
+                raise ModelError(f'attention_implementation "{kernel}" {obstacle}; use "auto"')
             return kernel
     if obstacles["varlen"] is None:
         return "varlen"

@@ -114,12 +114,12 @@ class PackedBatch:
             ModelError: token types or mask have another shape than the ids.
         """
         if input_ids.dim() != 2:
-            raise ModelError(f"input_ids have the shape {[*input_ids.shape]}; give [N, L], a row for each text.")
+            raise ModelError(f"input_ids have the shape {[*input_ids.shape]}; give [N, L], a row for each text")
         num_sequences, length = input_ids.shape
         for name, values in (("token_type_ids", token_type_ids), ("attention_mask", attention_mask)):
             if values is not None and values.shape not in ((num_sequences, length), (1, length)):
                 raise ModelError(
-                    f"{name} have the shape {[*values.shape]}; give that of input_ids, {[*input_ids.shape]}."
+                    f"{name} have the shape {[*values.shape]}; give that of input_ids, {[*input_ids.shape]}"
                 )
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)

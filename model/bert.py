@@ -46,7 +46,7 @@ class BertModel(PretrainedModel):
     def attention_implementation(self, name: str) -> None:
         if name not in IMPLEMENTATIONS:
             raise ModelError(
-                f"attention_implementation {name!r} is not known; choose one of {', '.join(IMPLEMENTATIONS)}."
+                f"attention_implementation {name!r} is not known; choose one of {', '.join(IMPLEMENTATIONS)}"
             )
         self._attention_implementation = name
 
@@ -117,7 +117,7 @@ class BertModel(PretrainedModel):
         """The first `count` layers as a model that shares their weights, without the pooler, which belongs to the last
         layer; the model itself for 0 or all layers. Raises ModelError for more than it has."""
         if not 0 <= count <= self.config.num_hidden_layers:
-            raise ModelError(f"{count} layers were asked for: the model has {self.config.num_hidden_layers}.")
+            raise ModelError(f"{count} layers were asked for: the model has {self.config.num_hidden_layers}")
         if count in (0, self.config.num_hidden_layers):
             return self
         with torch.device("meta"):
@@ -155,23 +155,23 @@ class BertModel(PretrainedModel):
         length = batch.padded.length if batch.padded else batch.max_sequence_length
         if length > self.config.max_position_embeddings:
             raise ModelError(
-                f"A sequence of {length} tokens is longer than max_position_embeddings "
-                f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences."
+                f"a sequence of {length} tokens is longer than max_position_embeddings "
+                f"{self.config.max_position_embeddings}; cut it, or use a model for longer sequences"
             )
         if len(batch.sequence_starts) > 1 and not batch.num_tokens:
-            raise ModelError("The sequences have no tokens; leave them out.")
+            raise ModelError("the sequences have no tokens; leave them out")
         # On a GPU a look at the ids would stop the step; packed batches come from data that was checked.
         if batch.padded and batch.input_ids.device.type == "cpu" and batch.num_tokens:
             vocab_size, types = self.config.vocab_size, self.config.type_vocab_size
             for found in _ends(batch.input_ids):
                 if not 0 <= found < vocab_size:
                     raise ModelError(
-                        f"Token id {found} is outside the vocabulary of {vocab_size}; "
-                        "use the tokenizer that belongs to this model."
+                        f"token id {found} is outside the vocabulary of {vocab_size}; "
+                        "use the tokenizer that belongs to this model"
                     )
             for found in _ends(batch.token_type_ids):
                 if not 0 <= found < types:
-                    raise ModelError(f"Token type {found} is not known; give types from 0 to {types - 1}.")
+                    raise ModelError(f"token type {found} is not known; give types from 0 to {types - 1}")
 
 
 def _ends(values: Tensor) -> tuple[int, int]:
@@ -190,7 +190,7 @@ def unpadded(
     """
     if isinstance(input_ids, PackedBatch):
         if attention_mask is not None or token_type_ids is not None:
-            raise ModelError("A PackedBatch has token types of its own and no padding; give it alone.")
+            raise ModelError("a PackedBatch has token types of its own and no padding; give it alone")
         return input_ids, lambda values: values
     batch = PackedBatch.from_padded(input_ids, token_type_ids, attention_mask)
     return batch, batch.padded_layout().pad
@@ -253,7 +253,7 @@ class BertWithHead(PretrainedModel):
             ModelError: the model has no layer of a number.
         """
         if away := [number for number in numbers if not 0 <= number < self.config.num_hidden_layers]:
-            raise ModelError(f"there is no layer {away[0]}: the model has 0 to {self.config.num_hidden_layers - 1}.")
+            raise ModelError(f"there is no layer {away[0]}: the model has 0 to {self.config.num_hidden_layers - 1}")
         fewer = self.remade(num_hidden_layers=len(numbers))
         others = {name: value for name, value in self.state_dict().items() if not name.startswith("bert.layers.")}
         fewer.load_state_dict(others, strict=False)

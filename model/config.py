@@ -92,15 +92,15 @@ class BertConfig:
             raise ModelError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
                 f"{self.num_attention_heads}; "
-                "choose a multiple (64 a head is usual)."
+                "choose a multiple (64 a head is usual)"
             )
         if self.hidden_act not in HIDDEN_ACTIVATIONS:
             raise ModelError(
-                f"hidden_act {self.hidden_act!r} is not known; choose one of {', '.join(HIDDEN_ACTIVATIONS)}."
+                f"hidden_act {self.hidden_act!r} is not known; choose one of {', '.join(HIDDEN_ACTIVATIONS)}"
             )
         if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
             raise ModelError(
-                f"problem_type {self.problem_type!r} is not known; choose one of {', '.join(PROBLEM_TYPES)}."
+                f"problem_type {self.problem_type!r} is not known; choose one of {', '.join(PROBLEM_TYPES)}"
             )
         self._check_pad_token()
         self._check_labels()
@@ -111,7 +111,7 @@ class BertConfig:
         for name, least in (smallest | {"embedding_size": 1, "classifier_hidden_layers": 0}).items():
             value, most = getattr(self, name), _LARGEST.get(name, _LARGEST_SIZE)
             if not _is_integer(value) or value < least:
-                raise ModelError(f"{name} is {value!r:.40}; give a whole number of at least {least}.")
+                raise ModelError(f"{name} is {value!r:.40}; give a whole number of at least {least}")
             if value > most:
                 shown = f"{float(value):.3g}" if value < 1e300 else "a number of hundreds of digits"
                 raise ModelError(f"{name} is {shown}, over the limit of {most:,}; is config.json damaged?")
@@ -120,34 +120,34 @@ class BertConfig:
             if name == "classifier_dropout" and value is None:
                 continue
             if not _is_number(value) or not 0 <= value < 1:
-                raise ModelError(f"{name} is {value!r}; give a probability from 0 up to, not including, 1.")
+                raise ModelError(f"{name} is {value!r}; give a probability from 0 up to, not including, 1")
             setattr(self, name, float(value))
         for name in ("initializer_range", "layer_norm_eps"):
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value <= sys.float_info.max:
-                raise ModelError(f"{name} is {value!r:.40}; give a positive number.")
+                raise ModelError(f"{name} is {value!r:.40}; give a positive number")
             setattr(self, name, float(value))
 
     def _check_pad_token(self) -> None:
         pad = self.pad_token_id
         if pad is not None and (not _is_integer(pad) or not 0 <= pad < self.vocab_size):
-            raise ModelError(f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none.")
+            raise ModelError(f"pad_token_id is {pad!r}; give an id below vocab_size {self.vocab_size}, or none")
 
     def _check_labels(self) -> None:
         if self.id2label is None and self.label2id is not None:
             numbers = self.label2id.values() if isinstance(self.label2id, dict) else [self.label2id]
             if not all(map(_is_label_number, numbers)):
-                raise ModelError(f"label2id is {self.label2id!r}; give a mapping from names to label numbers.")
+                raise ModelError(f"label2id is {self.label2id!r}; give a mapping from names to label numbers")
             self.id2label = {int(number): str(name) for name, number in self.label2id.items()}
         if self.id2label is None:
             return
         if not isinstance(self.id2label, dict) or not all(map(_is_label_number, self.id2label)):
-            raise ModelError(f"id2label is {self.id2label!r}; give a mapping from label numbers to names.")
+            raise ModelError(f"id2label is {self.id2label!r}; give a mapping from label numbers to names")
         self.id2label = {int(key): str(name) for key, name in self.id2label.items()}
         if sorted(self.id2label) != list(range(self.num_labels)):
             raise ModelError(
                 f"id2label names the labels {sorted(self.id2label)} but num_labels is {self.num_labels}; "
-                "name every label from 0 to num_labels - 1."
+                "name every label from 0 to num_labels - 1"
             )
         # Tools read either of the two.
         self.label2id = {name: index for index, name in self.id2label.items()}
@@ -189,7 +189,7 @@ class BertConfig:
     def from_preset(cls, name: str, vocab_size: int, **changes: Any) -> Self:
         """One of PRESETS with a vocabulary; heads and feed-forward follow the hidden size unless given."""
         if name not in PRESETS:
-            raise ModelError(f"There is no model size {name!r}; choose one of {', '.join(PRESETS)}.")
+            raise ModelError(f"there is no model size {name!r}; choose one of {', '.join(PRESETS)}")
         layers, hidden = PRESETS[name]
         hidden = changes.get("hidden_size", hidden)
         sizes = {"vocab_size": vocab_size, "num_hidden_layers": layers, "hidden_size": hidden}
@@ -241,16 +241,16 @@ class BertConfig:
         if values.get("model_type") not in (cls.model_type, cls.own_model_type):
             raise ModelError(
                 f'model_type is {values.get("model_type")!r}, and only "{cls.model_type}" and "{cls.own_model_type}" '
-                "can be read; give the folder of such a model."
+                "can be read; give the folder of such a model"
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise ModelError(
                 f"position_embedding_type {values['position_embedding_type']!r} is not supported; "
-                "use a model with absolute positions."
+                "use a model with absolute positions"
             )
         for name in ("is_decoder", "add_cross_attention"):
             if values.get(name):
-                raise ModelError(f"{name} is true, and this is an encoder only; use a model without it.")
+                raise ModelError(f"{name} is true, and this is an encoder only; use a model without it")
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         names = known.get("label2id") if known.get("id2label") is None else known["id2label"]
         if isinstance(names, dict):
@@ -262,7 +262,7 @@ class BertConfig:
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(changes) - set(known))
         if unknown:
-            raise ModelError(f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}.")
+            raise ModelError(f"{cls.__name__} has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
 
 
 def parameter_count(config: BertConfig) -> int:

@@ -94,7 +94,7 @@ class ElectraModel(_Electra, BertModel):
         if config.has_projection:
             raise ModelError(
                 f"embedding_size is {config.embedding_size} and hidden_size {config.hidden_size}, which are equal in a "
-                "BERT; only an ELECTRA with equal sizes can become one."
+                "BERT; only an ELECTRA with equal sizes can become one"
             )
         values = config.to_dict() | {"model_type": BertConfig.model_type}
         bert = BertModel(BertConfig.from_dict(values), add_pooling_layer=False).to(self.embeddings.word.weight)
@@ -161,7 +161,7 @@ class ElectraForMultipleChoice(_ElectraWithHead, BertForMultipleChoice):
     def __init__(self, config: BertConfig) -> None:
         for name, only in (("summary_type", "first"), ("summary_use_proj", True), ("summary_activation", "gelu")):
             if getattr(config, name) != only:
-                raise ModelError(f"{name} is {getattr(config, name)!r:.40}, and multiple choice needs {only!r}.")
+                raise ModelError(f"{name} is {getattr(config, name)!r:.40}, and multiple choice needs {only!r}")
         super().__init__(config)
 
 

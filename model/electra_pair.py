@@ -158,6 +158,6 @@ def _check_sizes(folder: Path, generator: BertConfig, discriminator: BertConfig)
         if getattr(generator, name) != getattr(discriminator, name):
             raise ModelError(
                 f"{folder} has a {name} of {getattr(generator, name)}, and its discriminator one of "
-                f"{getattr(discriminator, name)}; they share their embeddings. Take the two of one run, or remove "
-                f"{folder} to begin with a fresh generator."
+                f"{getattr(discriminator, name)}, and they share their embeddings; take the two of one run, or remove "
+                f"{folder} to begin with a fresh generator"
             )

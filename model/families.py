@@ -161,7 +161,7 @@ def read_pretrainable(folder: str | Path) -> BertConfig:
     made_of = read_config_values(Path(folder)).get("architectures")
     if family.masked_lm_folder and made_of == [family.masked_lm.architecture()]:
         raise ModelError(
-            f"{folder} is the {family.masked_lm_folder} of a model, which is trained with the model alone. Give the "
-            f"folder of the model: it holds the {family.masked_lm_folder}."
+            f"{folder} is the {family.masked_lm_folder} of a model, which is trained with the model alone; give the "
+            f"folder of the model: it holds the {family.masked_lm_folder}"
         )
     return read_config(folder)

@@ -175,13 +175,13 @@ def read_config_values(folder: Path) -> dict[str, Any]:
     """What stands in the config.json of a folder; raises ModelError if there is none, or it is no JSON."""
     path = folder / CONFIG_FILE
     if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder. Give a local model folder; nothing is downloaded.")
+        raise ModelError(f"{folder} is not a folder; give a local model folder, for nothing is downloaded")
     check_place(path)
     if not path.is_file():
         # Where a run leaves its model.
         final = folder / "final"
-        meant = f"Did you mean {final}?" if (final / path.name).is_file() else "Give the folder that holds config.json."
-        raise ModelError(f"{path} is missing, so {folder} is not a model folder. {meant}")
+        meant = str(final) if (final / path.name).is_file() else "the folder that holds config.json"
+        raise ModelError(f"{path} is missing, so {folder} is not a model folder; give {meant}")
     return read_json(path)
 
 
@@ -226,15 +226,15 @@ def _check(model: PretrainedModel, stored: StoredWeights) -> tuple[str, ...]:
     lost = [name for name in missing if name.startswith(model.names.encoder)]
     if lost:
         raise ModelError(
-            f"{stored.path} lacks {len(lost)} tensors that config.json asks for, {lost[0]} first; "
-            "the two files do not belong together, or the model is another. Copy the folder again."
+            f"{stored.path} lacks {len(lost)} tensors that config.json asks for, {lost[0]} first: "
+            "the two files do not belong together, or the model is another; copy the folder again"
         )
     surplus = [name for name in stored.shapes if name.startswith(model.names.encoder) and name not in known]
     if surplus:
         raise ModelError(
             f"{stored.path} holds {len(surplus)} tensors that config.json does not ask for, "
-            f"{surplus[0]} first; "
-            "the two files do not belong together (compare num_hidden_layers)."
+            f"{surplus[0]} first: "
+            "the two files do not belong together (compare num_hidden_layers)"
         )
     if {first for first, _ in model.names.tied} <= known:
         _check_tied(stored, model.names)
@@ -249,7 +249,7 @@ def _check_sizes(model: PretrainedModel) -> None:
         if stored.shape != asked.get(name, stored.shape):
             raise ModelError(
                 f"{name} has shape {tuple(stored.shape)}, but the model's config asks for {tuple(asked[name])}; "
-                "give the config the sizes of the weights, then save."
+                "give the config the sizes of the weights, then save"
             )
 
 
@@ -259,7 +259,7 @@ def _check_shape(name: str, found: tuple[int, ...], expected: tuple[int, ...], p
         if name.startswith(names.task_heads):
             remedy += ", or start with a new head (new_head=True)"
         raise ModelError(
-            f"{path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}."
+            f"{path}: {name} has shape {found}, but config.json and the arguments ask for {expected}; {remedy}"
         )
 
 
@@ -269,8 +269,8 @@ def _check_tied(stored: StoredWeights, names: TensorNames) -> None:
         if first in stored.shapes and second in stored.shapes:
             if not torch.equal(stored.read(first), stored.read(second)):
                 raise ModelError(
-                    f"{stored.path}: {second} differs from {first}; such an untied model is not supported. "
-                    "Use one whose output layer shares the word embedding."
+                    f"{stored.path}: {second} differs from {first}, and such an untied model is not supported; "
+                    "use one whose output layer shares the word embedding"
                 )
 
 

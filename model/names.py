@@ -50,8 +50,8 @@ class TensorNames:
             if part in self.layer_modules:
                 return tuple(f"{self.layer.format(index)}{theirs}.{kind}" for theirs in self.layer_modules[part])
         raise ModelError(
-            f"Folders of this model have no place for its parameter {name}; keep modules of your own beside the model, "
-            "not in it, and save their state_dict in a file of its own."
+            f"folders of this model have no place for its parameter {name}; keep modules of your own beside the model, "
+            "not in it, and save their state_dict in a file of its own"
         )
 
 

@@ -114,7 +114,7 @@ class BertForQuestionAnswering(BertWithHead):
         super().__init__(config, add_pooling_layer=False)
         if config.num_labels != 2:
             raise ModelError(
-                f"num_labels is {config.num_labels}, and question answering needs 2 (start, end); give num_labels=2."
+                f"num_labels is {config.num_labels}, and question answering needs 2 (start, end); give num_labels=2"
             )
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.initialise_heads()

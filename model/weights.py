@@ -13,8 +13,8 @@ from torch import Tensor
 
 from .config import ModelError
 
-_AGAIN = "Copy it again from where the model came from."
-_REMEDY = f"it is damaged, cut short, or of another kind. {_AGAIN}"
+_AGAIN = "copy it again from where the model came from"
+_REMEDY = f"it is damaged, cut short, or of another kind; {_AGAIN}"
 # Of a character beyond U+FFFF: halves without the other one are no text.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
@@ -50,10 +50,10 @@ def open_weights(folder: Path, prefix: str = "bert.") -> StoredWeights:
         return _canonical(_from_pickle(pickled), prefix)
     if (folder / "pytorch_model.bin.index.json").is_file():
         raise ModelError(
-            f"{folder} holds its weights in several .bin files, which are not read. Save the model as safetensors."
+            f"{folder} holds its weights in several .bin files, which are not read; save the model as safetensors"
         )
     raise ModelError(
-        f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}. Copy the folder again."
+        f"{folder} holds no weights: none of {single.name}, {index.name}, {pickled.name}; copy the folder again"
     )
 
 
@@ -70,7 +70,7 @@ def open_safetensors(folder: Path) -> StoredWeights:
     if index.is_file():
         return _from_safetensors(index, _shards(index))
     raise ModelError(
-        f"{folder} holds no {single.name}, and other files of weights are not opened. Save the model as safetensors."
+        f"{folder} holds no {single.name}, and other files of weights are not opened; save the model as safetensors"
     )
 
 
@@ -82,7 +82,7 @@ def check_place(path: Path) -> None:
     place, folder = path.resolve(), path.parent.resolve()
     is_cached = place.parent.name == "blobs" and folder.is_relative_to(place.parents[1] / "snapshots")
     if not place.is_relative_to(folder) and not is_cached:
-        raise ModelError(f"{path} is a link out of its folder, to {place}. Copy the file itself into the folder.")
+        raise ModelError(f"{path} is a link out of its folder, to {place}; copy the file itself into the folder")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,9 +94,9 @@ def read_json(path: Path) -> dict[str, Any]:
             # Raises where one stands alone.
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, OSError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as JSON ({error}). {_AGAIN}") from None
+        raise ModelError(f"{path} cannot be read as JSON ({error}); {_AGAIN}") from None
     if not isinstance(content, dict):
-        raise ModelError(f"{path} holds no settings. {_AGAIN}")
+        raise ModelError(f"{path} holds no settings; {_AGAIN}")
     return content
 
 
@@ -130,7 +130,7 @@ def _shards(index: Path) -> list[Path]:
     for file in files:
         check_place(file)
         if not file.is_file():
-            raise ModelError(f"{file}, named by {index.name}, is missing. Copy the whole folder again.")
+            raise ModelError(f"{file}, named by {index.name}, is missing; copy the whole folder again")
     return files
 
 
@@ -141,7 +141,7 @@ def _from_pickle(path: Path) -> StoredWeights:
         reason = str(error).strip().split("\n")[0][:200]
         raise ModelError(f"{path} cannot be read as tensors ({type(error).__name__}: {reason}): {_REMEDY}") from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise ModelError(f"{path} holds something other than named tensors. Give the weights of a model.")
+        raise ModelError(f"{path} holds something other than named tensors; give the weights of a model")
     # A tensor may be said to be larger than its values. Of a BERT two may share theirs: word embedding and decoder.
     size = sum(value.numel() * value.element_size() for value in tensors.values())
     is_plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in tensors.values())
@@ -153,7 +153,7 @@ def _from_pickle(path: Path) -> StoredWeights:
 
 def _numbers(tensor: Tensor, name: str, path: Path) -> Tensor:
     if not tensor.is_floating_point():
-        raise ModelError(f"{path}: {name} holds {tensor.dtype}, not floating-point numbers. Use an unquantised model.")
+        raise ModelError(f"{path}: {name} holds {tensor.dtype}, not floating-point numbers; use an unquantised model")
     return tensor
 
 

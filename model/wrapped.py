@@ -52,7 +52,7 @@ class WrappedModel(PretrainedModel):
         kinds = getattr(transformers_for(theirs.model_type), cls.kinds)
         if type(theirs) not in kinds:
             task = cls.kinds.removeprefix("MODEL_FOR_").removesuffix("_MAPPING").lower().replace("_", " ")
-            raise ModelError(f"transformers has no class of {theirs.model_type} for {task}; give another model.")
+            raise ModelError(f"transformers has no class of {theirs.model_type} for {task}; give another model")
         return kinds[type(theirs)]
 
     @classmethod
@@ -155,8 +155,8 @@ class WrappedModel(PretrainedModel):
         length = batch.max_sequence_length
         if length > self.config.max_position_embeddings:
             raise ModelError(
-                f"A sequence of {length} tokens is longer than the {self.config.max_position_embeddings} that the "
-                "model reads; cut it, or use a model for longer sequences."
+                f"a sequence of {length} tokens is longer than the {self.config.max_position_embeddings} that the "
+                "model reads; cut it, or use a model for longer sequences"
             )
         layout = batch.layout()
         ids = layout.pad(batch.input_ids)  # [N, L]
@@ -220,7 +220,7 @@ class WrappedEncoder(WrappedModel):
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Raises ModelError where another layer than the last one is given."""
         if self.layer is not None:
-            raise ModelError("a model of this family is saved with all of its layers; leave --layer out.")
+            raise ModelError("a model of this family is saved with all of its layers; leave --layer out")
         super().save_pretrained(folder)
 
 
@@ -281,7 +281,7 @@ def refusal(folder: Path) -> str:
     return (
         f"{folder} is a model of the type {kind!r}, which can be fine-tuned, compared, asked for its labels and for "
         "vectors here (finetune.run, finetune.predict, finetune.embed, finetune.search), but not pretrained, taught "
-        "similarity or asked for masked words; give a BERT for that."
+        "similarity or asked for masked words; give a BERT for that"
     )
 
 
@@ -300,13 +300,13 @@ def _check_size(kind: Any, theirs: Any, stored: StoredWeights) -> None:
         reason = str(error).strip().split("\n")[0][:200]
         raise ModelError(
             f"transformers cannot make a {kind.__name__} as config.json beside {stored.path} has it "
-            f"({type(error).__name__}: {reason}). Copy the folder again."
+            f"({type(error).__name__}: {reason}); copy the folder again"
         ) from None
     held = sum(map(math.prod, stored.shapes.values()))
     if asked > 2 * held + _MOST_OF_A_HEAD:
         raise ModelError(
-            f"{stored.path} holds {held:,} numbers, and config.json asks for {asked:,}; the two files do not belong "
-            "together. Copy the folder again."
+            f"{stored.path} holds {held:,} numbers, and config.json asks for {asked:,}: the two files do not belong "
+            "together; copy the folder again"
         )
 
 
@@ -316,12 +316,12 @@ def _check(unexpected: Iterable[str], lost: list[str], other_shapes: list[str], 
     if lost or surplus:
         what = f"lacks {len(lost)} tensors that" if lost else f"holds {len(surplus)} tensors more than"
         raise ModelError(
-            f"{stored.path} {what} config.json asks for, {(lost or surplus)[0]} first; the two files do not belong "
-            "together. Copy the folder again."
+            f"{stored.path} {what} config.json asks for, {(lost or surplus)[0]} first: the two files do not belong "
+            "together; copy the folder again"
         )
     if other_shapes:
         raise ModelError(
-            f"{stored.path}: {other_shapes[0]} has another shape than config.json asks for. Copy the folder again."
+            f"{stored.path}: {other_shapes[0]} has another shape than config.json asks for; copy the folder again"
         )
 
 

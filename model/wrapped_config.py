@@ -62,12 +62,12 @@ class WrappedConfig(BertConfig):
         values = {name: value for name, value in values.items() if name not in _NOT_READ}
         for name in ("is_decoder", "add_cross_attention", "quantization_config"):
             if values.get(name):
-                raise ModelError(f"{name} is set, and only encoders of plain numbers are read; use a model without it.")
+                raise ModelError(f"{name} is set, and only encoders of plain numbers are read; use a model without it")
         theirs = _theirs(values)
         first = 0
         if theirs.model_type in _COUNTED_FROM_PADDING:
             if not isinstance(theirs.pad_token_id, int):
-                raise ModelError("pad_token_id is no number, and positions are counted from it; copy the file again.")
+                raise ModelError("pad_token_id is no number, and positions are counted from it; copy the file again")
             first = theirs.pad_token_id + 1
         return cls(
             values=values,
@@ -87,7 +87,7 @@ class WrappedConfig(BertConfig):
         """See `BertConfig.changed`. Both dropouts act on all of a model that has more of them, the head included."""
         found = super().changed(**changes)
         if found.classifier_hidden_layers:
-            raise ModelError("classifier_hidden_layers is of a head of BERT; leave it out (--hidden-layers).")
+            raise ModelError("classifier_hidden_layers is of a head of BERT; leave it out (--hidden-layers)")
         values = dict(self.values)
         if changes.keys() & {"id2label", "label2id", "num_labels"}:
             names = found.id2label or {place: f"LABEL_{place}" for place in range(found.num_labels)}
@@ -110,13 +110,13 @@ def _theirs(values: dict[str, Any]) -> Any:
     model_type = str(values.get("model_type"))
     kinds = transformers_for(model_type).CONFIG_MAPPING
     if model_type not in WRAPPED_TYPES or model_type not in kinds:
-        raise ModelError(f"model_type is {model_type!r}, and {', '.join(WRAPPED_TYPES)} can be read; give one of them.")
+        raise ModelError(f"model_type is {model_type!r}, and {', '.join(WRAPPED_TYPES)} can be read; give one of them")
     try:
         return kinds[model_type].from_dict(copy.deepcopy(values))
     except Exception as error:  # Whatever a damaged value makes of it; the cause stays in the message.
         reason = str(error).strip().split("\n")[0][:200]
         raise ModelError(
-            f"transformers cannot read it as {model_type} ({type(error).__name__}: {reason}). Copy it again."
+            f"transformers cannot read it as {model_type} ({type(error).__name__}: {reason}); copy it again"
         ) from None
 
 

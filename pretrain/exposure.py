@@ -96,7 +96,7 @@ def read_marked(path: str) -> list[Marked]:
             continue
         match = _MARKED.match(line)
         if not match or "[[" in match[1] + match[3]:
-            raise PretrainError(f"{path}, line {number}: mark one secret as in: I saw [[Ruth Adler]] today.")
+            raise PretrainError(f"{path}, line {number}: mark one secret as in: I saw [[Ruth Adler]] today")
         found.append(Marked(number, *match.groups()))
     if not found:
         raise PretrainError(f"{path} has no sentence: write one a line, each with a secret in [[...]]")

@@ -48,7 +48,7 @@ class BadRows:
             PrepError: bad rows are not skipped.
         """
         if not self.skip:
-            raise PrepError(f"{name}:{place} {problem}; {remedy}, or leave such rows out with --skip-bad-rows.")
+            raise PrepError(f"{name}:{place} {problem}; {remedy}, or leave such rows out with --skip-bad-rows")
         self._add(name, place, problem)
 
     def _add(self, name: str, place: int, problem: str) -> None:
@@ -69,7 +69,7 @@ class BadRows:
         if bad > MOST_BAD * rows and not self.skip:
             raise PrepError(
                 f"{name}: {bad:,} of its {rows:,} rows hold no text (the first: {name}:{self._first[name]}); pass "
-                "--text-column with the column that holds it, or leave such rows out with --skip-bad-rows."
+                "--text-column with the column that holds it, or leave such rows out with --skip-bad-rows"
             )
 
 

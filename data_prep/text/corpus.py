@@ -95,12 +95,10 @@ class Corpus:
         self._sources, self.ignored = resolve(paths, exclude)
         self.files = [(source.name, source.size) for source in self._sources]
         if pipe := next((source for source in self._sources if source.is_on_disk and source.written is None), None):
-            raise PrepError(
-                f"{pipe.shown} is no file but a pipe, and text is read several times; write it into a file."
-            )
+            raise PrepError(f"{pipe.shown} is no file but a pipe, and text is read several times; write it into a file")
         if all(source.is_on_disk for source in self._sources) and not self.total_bytes:
             names = listing((source.shown for source in self._sources), 3)
-            raise PrepError(f"{names} holds no bytes at all; give files with text in them.")
+            raise PrepError(f"{names} holds no bytes at all; give files with text in them")
         self.has_rows = any(source.has_rows for source in self._sources)
         self.has_texts = any(source.format == "txt" for source in self._sources)
         self.has_files = any(source.format not in ("builtin", "hub") for source in self._sources)

@@ -48,7 +48,7 @@ def check_encoding(encoding: str) -> None:
         known = sorted({name.replace("_", "-") for name in chain(aliases, aliases.values()) if _is_text_encoding(name)})
         near = [_OF_WINDOWS[asked]] if asked in _OF_WINDOWS else difflib.get_close_matches(asked, known, n=3)
         near = " or ".join(near or ["utf-8", "cp1252"])
-        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}.')
+        raise PrepError(f'"{encoding}" is not a text encoding; pass --encoding {near}')
 
 
 def _is_text_encoding(name: str) -> bool:
@@ -69,8 +69,7 @@ def check_unchanged(source: Source, found: os.stat_result) -> None:
     """
     if source.written is not None and (found.st_size, found.st_mtime_ns) != (source.size, source.written):
         raise PrepError(
-            f"{source.shown} has changed since it was first read: give the same command again when nothing writes to "
-            "it."
+            f"{source.shown} has changed since it was first read: give the same command again when nothing writes to it"
         )
 
 
@@ -89,9 +88,9 @@ def byte_chunks(source: Source, meter: Meter, decompress: bool = True, size: int
             # A file that was cut short ends early.
             check_unchanged(source, os.fstat(raw.fileno()))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PrepError(f"{source.shown} is cut off or damaged ({error}); copy it or compress it again.") from None
+        raise PrepError(f"{source.shown} is cut off or damaged ({error}); copy it or compress it again") from None
     except OSError as error:
-        raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
+        raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions") from None
 
 
 @cache
@@ -106,13 +105,13 @@ def encoding_of(source: Source, encoding: str) -> str:
     if source.written is None:
         raise PrepError(
             f"{source.shown} can be read only once, and --encoding auto reads twice: name its encoding, or leave "
-            "--encoding out for UTF-8."
+            "--encoding out for UTF-8"
         )
     found, confidence = found_encoding(partial(byte_chunks, source, Meter()))
     if confidence < LEAST_CONFIDENCE:
         raise PrepError(
             f"{source.shown} is not UTF-8, and holds too little beyond ASCII to tell what it is (perhaps {found}): "
-            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave the file out."
+            f"convert it (iconv -f {found} -t utf-8 old.txt > new.txt), or leave the file out"
         )
     return found
 
@@ -140,9 +139,9 @@ def text_blocks(source: Source, encoding: str, meter: Meter) -> Iterator[str]:
                 remedy = "it is of several encodings, or damaged; mend it, or leave it out with --exclude"
             # Punycode may name a place behind the end.
             byte = f" (0x{error.object[error.start]:02x})" if error.start < len(error.object) else ""
-            raise PrepError(f"{source.shown}:{line} is not valid {encoding} at byte {place}{byte}: {remedy}.") from None
+            raise PrepError(f"{source.shown}:{line} is not valid {encoding} at byte {place}{byte}: {remedy}") from None
         except UnicodeError as error:
-            raise PrepError(f"{source.shown} is not valid {encoding} ({error}); {_OTHER_ENCODING_REMEDY}.") from None
+            raise PrepError(f"{source.shown} is not valid {encoding} ({error}); {_OTHER_ENCODING_REMEDY}") from None
         seen += len(chunk)
         line += text.count("\n")
         if has_halves:
@@ -167,10 +166,10 @@ def _refuse_binary(name: str, start: bytes, encoding: str) -> None:
     if b"\0" not in start or b"\0" in "a".encode(encoding):
         return
     if found := marked_encoding(start):
-        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}.")
+        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}")
     raise PrepError(
         f"{name} looks like a binary file (a zero byte at {start.index(0)}): "
-        "convert it to text, leave it out, or pass --encoding if it is text in utf-16."
+        "convert it to text, leave it out, or pass --encoding if it is text in utf-16"
     )
 
 
@@ -184,10 +183,10 @@ def _refuse_other_mark(name: str, start: bytes, encoding: str) -> None:
     if found is None:
         raise PrepError(
             f"{name} is not valid {encoding} at byte 0: it does not begin with a byte order mark of that kind; "
-            f"pass --encoding {wanted}-le or {wanted}-be, or utf-8."
+            f"pass --encoding {wanted}-le or {wanted}-be, or utf-8"
         )
     if found != wanted:
-        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}.")
+        raise PrepError(f"{name} is {found} text, not {encoding}: pass --encoding {found}")
 
 
 def text_lines(source: Source, encoding: str, meter: Meter) -> Iterator[str]:

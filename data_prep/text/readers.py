@@ -21,7 +21,7 @@ Unusable = Callable[[str, int, str, str], None]
 
 def refuse(name: str, place: int, problem: str, remedy: str) -> None:
     """Raises PrepError."""
-    raise PrepError(f"{name}:{place} {problem}; {remedy}.")
+    raise PrepError(f"{name}:{place} {problem}; {remedy}")
 
 
 def rows(
@@ -80,7 +80,7 @@ def _repeated(names: Sequence[str]) -> str:
 
 
 def _of_one_name(place: str, columns: str) -> PrepError:
-    return PrepError(f"{place} has two columns of the same name ({columns}): rename one.")
+    return PrepError(f"{place} has two columns of the same name ({columns}): rename one")
 
 
 def _json_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable) -> Rows:
@@ -109,13 +109,11 @@ def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable)
     except _Twice as error:
         raise _of_one_name(source.shown, str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise PrepError(f"{source.shown} is not valid JSON ({error}); for an object a line call it .jsonl.") from None
+        raise PrepError(f"{source.shown} is not valid JSON ({error}); for an object a line call it .jsonl") from None
     if isinstance(found, dict) and isinstance(found.get("data"), list):
         found = found["data"]
     if not isinstance(found, list):
-        raise PrepError(
-            f"{source.shown} is no array of rows; give [{{...}}, {{...}}], or .jsonl with an object a line."
-        )
+        raise PrepError(f"{source.shown} is no array of rows; give [{{...}}, {{...}}], or .jsonl with an object a line")
     for number, row in enumerate(found, 1):
         if isinstance(row, dict):
             yield number, row
@@ -228,7 +226,7 @@ def _names_of_columns(place: str, header: list[str], asked: set[str]) -> list[st
     if any(map(is_text, header)) and asked.isdisjoint(header):
         raise PrepError(
             f"{place} holds texts where the names of columns should be: put a line of names at the top, such as "
-            "id,text,label, or pass --text-column if these are names."
+            "id,text,label, or pass --text-column if these are names"
         )
     unnamed = [number for number, name in enumerate(header) if not name]
     names = [f"Unnamed: {number}" if number in unnamed[1:] else name for number, name in enumerate(header)]
@@ -267,8 +265,8 @@ def _parquet_rows(source: Source, meter: Meter, columns: list[str] | None) -> Ro
     # Damage inside a file shows as text that is none, or as dates that are none.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions.") from None
-        raise PrepError(f"{source.shown} cannot be read as parquet ({_reason(error)}); write it again.") from None
+            raise ReadingFailed(f"{source.shown} cannot be read ({error.strerror}); check its permissions") from None
+        raise PrepError(f"{source.shown} cannot be read as parquet ({_reason(error)}); write it again") from None
 
 
 def _reason(error: Exception) -> str:
@@ -303,7 +301,7 @@ def _hub_rows(source: Source) -> Rows:
     except Exception as error:
         # Whatever can go wrong in a network and in the files behind it.
         raise PrepError(
-            f"hub:{source.name} broke off after row {number:,} ({_reason(error)}); give the same command again."
+            f"hub:{source.name} broke off after row {number:,} ({_reason(error)}); give the same command again"
         ) from None
 
 
@@ -318,13 +316,13 @@ def _hub_data(source: Source) -> Any:
     except Exception as error:
         # Whatever can go wrong in a network, a cache and somebody else's data set.
         raise PrepError(
-            f"hub:{source.name} cannot be opened ({_reason(error)}); check its name and the network."
+            f"hub:{source.name} cannot be opened ({_reason(error)}); check its name and the network"
         ) from None
     if not isinstance(found, dict):
         return _undecoded(found)
     split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
     if split not in found:
-        raise PrepError(f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon.')
+        raise PrepError(f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon')
     return _undecoded(found[split])
 
 

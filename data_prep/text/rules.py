@@ -92,9 +92,9 @@ class RuleFinder:
     def __post_init__(self):
         for option, value, known in (("document", self.document, DOCUMENTS), ("line", self.line, LINES)):
             if value not in known:
-                raise PrepError(f'--{option} "{value}" is not one of {", ".join(known)}.')
+                raise PrepError(f'--{option} "{value}" is not one of {", ".join(known)}')
         if self.document == "line" and self.line == "wrapped":
-            raise PrepError("--document line cannot be combined with --line wrapped, which joins lines: drop one.")
+            raise PrepError("--document line cannot be combined with --line wrapped, which joins lines: drop one")
 
     @property
     def _sources_shown(self) -> str:
@@ -207,7 +207,7 @@ class RuleFinder:
             sample.lines += _spread_over_text(filled, _SAMPLED_LINES // len(sources))
             sample.line_breaks.add(lines)
         if text_column is None:
-            raise PrepError(f"{self._sources_shown} has no rows; give files with text in them.")
+            raise PrepError(f"{self._sources_shown} has no rows; give files with text in them")
         return text_column
 
     def _text_column(self, source: Source, columns: list[str], found: list[dict[str, Any]]) -> str:
@@ -228,12 +228,12 @@ class RuleFinder:
             held = f", which hold {kinds}" * bool(kinds)
             raise PrepError(
                 f"{source.shown} has no column that holds text alone (its columns: "
-                f"{column_names(columns, self.show_text)}{held}); add it{self._leave_out(source)}."
+                f"{column_names(columns, self.show_text)}{held}); add it{self._leave_out(source)}"
             )
         if not self.show_text:
             raise PrepError(
                 f"{source.shown} has no column of text with a usual name ({listing(TEXT_COLUMNS)}): look at its first "
-                "line, and name the column with --text-column, or put a line of names above it."
+                "line, and name the column with --text-column, or put a line of names above it"
             )
         return max(lengths, key=lengths.__getitem__)
 
@@ -252,7 +252,7 @@ class RuleFinder:
                 remedy = f"pass {option} {listing(near)}" if near else f"add a column {name} to it"
                 raise PrepError(
                     f'{source.shown} has no column "{name}" among {column_names(columns, self.show_text)}; {remedy}'
-                    f"{self._leave_out(source)}."
+                    f"{self._leave_out(source)}"
                 )
 
     def _document_rule(self, sample: "_Sample", num_files: int) -> tuple[str, str]:

@@ -117,7 +117,7 @@ def check_language(code: str) -> str:
     # The first letters come first: most mistakes are a language's name or its three-letter code.
     near = [primary[:2], *difflib.get_close_matches(primary, sorted(LANGUAGES), n=2)]
     near = ", ".join(dict.fromkeys(name for name in near if name in LANGUAGES)) or "en, de, zh"
-    raise PrepError(f'"{code}" is not a language code; pass --language with an ISO 639 code such as {near}.')
+    raise PrepError(f'"{code}" is not a language code; pass --language with an ISO 639 code such as {near}')
 
 
 def _plain_split(text: str, shortest: int = 1) -> Iterator[str]:

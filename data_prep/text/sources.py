@@ -101,7 +101,7 @@ class Exclusion:
         """Raises PrepError where a pattern is that of no file in any of the paths that were read."""
         if self.unused:
             pattern = min(self.unused)
-            raise PrepError(f"--exclude {pattern} names no file in {listing(paths, 3)}; look for its spelling.")
+            raise PrepError(f"--exclude {pattern} names no file in {listing(paths, 3)}; look for its spelling")
 
 
 def resolve(
@@ -116,7 +116,7 @@ def resolve(
         PrepError: something is missing, of no known format, or holds no file that can be read.
     """
     if not paths:
-        raise PrepError("No text is named; give files, folders, hub:owner/name or builtin.")
+        raise PrepError("no text is named; give files, folders, hub:owner/name or builtin")
     sources: dict[str, Source] = {}
     ignored: list[str] = []
     exclude = exclude or Exclusion()
@@ -128,7 +128,7 @@ def resolve(
         if path.startswith("hub:"):
             place = path.removeprefix("hub:")
             if not split_name(place)[0]:
-                raise PrepError("hub: names no data set; give hub:owner/name.")
+                raise PrepError("hub: names no data set; give hub:owner/name")
             name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
             sources.setdefault(path, Source(name, place, "hub"))
             continue
@@ -138,7 +138,7 @@ def resolve(
             kind = file_format(name, labelled)
             if kind is None:
                 known = f"{FORMATS}, .json or .conll" if labelled else FORMATS
-                raise PrepError(f"{path} is of no known format; {_conversion([name])}give {known}.")
+                raise PrepError(f"{path} is of no known format; {_conversion([name])}give {known}")
             found = os.stat(file)
             written = found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
             source = Source(_printable(name), file, *kind, found.st_size, written, given=_printable(file))
@@ -149,7 +149,7 @@ def resolve(
     # What is of no known format is left out anyway.
     ignored = [name for name in ignored if not exclude.covers(name, name)]
     if not sources:
-        raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out.")
+        raise PrepError(f"--exclude leaves nothing of {listing(paths, 3)}; leave fewer files out")
     return list(sources.values()), list(map(_printable, ignored))
 
 
@@ -163,7 +163,7 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
         return [(os.path.basename(path), path)]
     if os.path.isdir(path):
         if not labelled and _is_written_by_us(path, least=2):
-            raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder.")
+            raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder")
         found = _folder(path, ignored, exclude)
     else:
         found = []
@@ -190,7 +190,7 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
         names = [name if folder in links else _left_out(name) for folder, name in below]
         ignored += [name for name in names if name not in ignored]
         if not found and not glob.has_magic(path):
-            raise PrepError(f"{path} does not exist{_nearest_name(path)}.")
+            raise PrepError(f"{path} does not exist{_nearest_name(path)}")
     usable = []
     for name, file in found:
         # Many things are written as JSON: an array of rows is one that is named.
@@ -205,7 +205,7 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
         names = [name for name, _ in found]
         arrays = labelled and any(name.endswith(".json") for name in names)
         remedy = _conversion(names) + (f"give {path}/*.json, if these hold rows, or " if arrays else "give ") + FORMATS
-        raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}.")
+        raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}")
     return usable
 
 
@@ -256,7 +256,7 @@ def _folder(path: str, ignored: list[str], exclude: Exclusion) -> list[tuple[str
         if exclude.covers(os.path.relpath(error.filename, path) + "/", error.filename + "/"):
             return
         name = _printable(os.path.relpath(error.filename, os.path.dirname(os.path.abspath(path))))
-        raise PrepError(f"the folder {name} cannot be read ({error.strerror}); check its permissions.") from None
+        raise PrepError(f"the folder {name} cannot be read ({error.strerror}); check its permissions") from None
 
     found = []
     for folder, folders, files in os.walk(path, onerror=refuse):
@@ -278,8 +278,10 @@ def _folder(path: str, ignored: list[str], exclude: Exclusion) -> list[tuple[str
                     shown, str(file)
                 ):
                     if file.is_symlink():
-                        why = f"{error.strerror}); check the permissions of where it leads"
-                        raise PrepError(f"the link {_printable(shown)} cannot be followed ({why}.") from None
+                        raise PrepError(
+                            f"the link {_printable(shown)} cannot be followed ({error.strerror}); check the "
+                            "permissions of where it leads"
+                        ) from None
                     refuse(OSError(error.errno, error.strerror, folder))
                 is_file = False
             if is_file:

@@ -126,7 +126,7 @@ MISTAKES = {
 
 
 def assert_one_sentence(err, words):
-    assert err.startswith("error: ") and err.count("\n") == 1, err
+    assert err.startswith("error: ") and err.count("\n") == 1 and not err.endswith(".\n"), err
     assert "Traceback" not in err
     for word in words:
         assert word in err, err
@@ -176,7 +176,7 @@ def more_entries(folder):
 MODELS = {
     "missing": (lambda encoder, f: f / "nowhere", ["nowhere", "not a folder"]),
     "a file": (lambda encoder, f: rows_file(f, "x.jsonl"), ["x.jsonl", "not a folder"]),
-    "the folder of the run": (lambda encoder, f: encoder.parent, ["Did you mean", "final?"]),
+    "the folder of the run": (lambda encoder, f: encoder.parent, ["is not a model folder; give", "/final"]),
     "empty": (lambda encoder, f: f, ["config.json"]),
     "weights cut short": (
         lambda encoder, f: model_copy(encoder, f, cut_short("model.safetensors")),
@@ -343,7 +343,7 @@ def test_predicting_with_what_is_no_classifier_is_refused(run_folder, encoder, t
     (tmp_path / "damaged" / "finetune.json").write_text('{"text_col')
     for model, words in (
         (encoder, ["no classifier", "finetune.run"]),
-        (run_folder, ["Did you mean", "final?"]),
+        (run_folder, ["is not a model folder; give", "/final"]),
         (tmp_path / "nowhere", ["nowhere"]),
         (tmp_path / "damaged", ["finetune.json", "damaged"]),
     ):

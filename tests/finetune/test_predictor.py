@@ -335,7 +335,7 @@ def test_a_pretrained_model_is_no_classifier(encoder, recwarn):
 
 
 def test_the_folder_of_a_run_names_the_one_inside(encoder):
-    with pytest.raises(FinetuneError, match=rf"Did you mean {encoder}\?"):
+    with pytest.raises(FinetuneError, match=rf"is not a model folder; give {encoder}$"):
         Predictor(encoder.parent)
 
 

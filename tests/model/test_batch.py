@@ -194,9 +194,9 @@ def test_calls_that_do_not_fit_the_model_say_so():
     with pytest.raises(ModelError, match="9 tokens"):
         encoder(packed([3, 9]))
     for odd in (50, -100):
-        with pytest.raises(ModelError, match=f"Token id {odd} is outside the vocabulary of 50"):
+        with pytest.raises(ModelError, match=f"token id {odd} is outside the vocabulary of 50"):
             encoder(torch.tensor([[1, odd]]))
-    with pytest.raises(ModelError, match="Token type 2 is not known; give types from 0 to 1"):
+    with pytest.raises(ModelError, match="token type 2 is not known; give types from 0 to 1"):
         encoder(torch.tensor([[1, 5]]), token_type_ids=torch.tensor([[0, 2]]))
     for mask in (None, torch.zeros(2, 0)):
         with pytest.raises(ModelError, match="have no tokens"):

@@ -95,7 +95,7 @@ def test_inputs_whose_shapes_do_not_agree(sizes, masked):
     # One row for all of them, as in transformers.
     one = torch.tensor([[0, 0, 1, 1]])
     assert torch.equal(net(ids, mask, one)[0], net(ids, mask, one.expand(3, 4))[0])
-    with pytest.raises(ModelError, match="A PackedBatch has token types of its own and no padding; give it alone"):
+    with pytest.raises(ModelError, match="a PackedBatch has token types of its own and no padding; give it alone"):
         net(PackedBatch.from_padded(ids), torch.ones(3, 4))
 
 

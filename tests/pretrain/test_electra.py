@@ -424,7 +424,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(finishe
     assert "is of the type electra, which --objective mlm does not go on with: give --objective electra" in said
     given = {"init-from": finished / "final" / "generator", "preset": None}
     said = refused(arguments(prepared, out, **given), capsys)
-    assert f"{given['init-from']} is the generator of a model" in said and "Give the folder of the model" in said
+    assert f"{given['init-from']} is the generator of a model" in said and "give the folder of the model" in said
     assert not out.exists()
 
 

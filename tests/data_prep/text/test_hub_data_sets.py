@@ -156,7 +156,7 @@ def test_a_data_set_that_breaks_off_leaves_nothing(tmp_path):
     path = tmp_path / "set" / "train-00001-of-00002.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes(400) + whole[404:])
-    with pytest.raises(PrepError, match="^hub:set broke off after row 300 .*; give the same command again.$"):
+    with pytest.raises(PrepError, match="^hub:set broke off after row 300 .*; give the same command again$"):
         prepare(prep, ExampleSettings(sequence_length=32), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     path.write_bytes(whole)
