@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 from dataclasses import fields
 from datetime import date
@@ -32,10 +33,14 @@ class Results:
         self._writes = Lock()
 
     def of(self, name: str) -> dict | None:
-        """What a run found, for a table."""
+        """What a run found, for a table, and on which machine: its processors, but not how many cores were seen."""
         line = self._line(name)
-        self.used += [line] if line else []
-        return line and line["found"]
+        if not line:
+            return None
+        self.used.append(line)
+        # A run may have moved from one to another.
+        machines = re.sub(r" on \d+ cores?", "", line["machine"]).split("; ")
+        return line["found"] | {"machines": machines}
 
     def knows(self, name: str) -> bool:
         """Whether a run has a result."""

@@ -3,6 +3,8 @@
 import json
 import re
 import statistics
+import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise, product
 
@@ -68,29 +70,35 @@ def with_tables(page: str, results: Results) -> str:
         lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)] if rows else ["Not measured yet."]
         if rows:
             lines.insert(1, "|---" * len(header) + "|")
-        return "\n".join([mark[1], "", *lines, "", *measured_on(results.used), mark[3]])
+        text, machines = with_letters("\n".join(lines))
+        below = " ".join([*machines, *earlier_defaults(line["run"] for line in results.used)])
+        return "\n".join([mark[1], "", text, "", *([below, ""] if below else []), mark[3]])
 
     return MARKED.sub(table, page)
 
 
-def measured_on(lines: list[dict]) -> list[str]:
-    """The sentences below a table: the machine of most of its runs, and of which others; what was then the default.
+def on_its_machine(cell: str, *found: dict) -> str:
+    """A cell of a table, with the machines of the runs that it is made of, for `with_letters`."""
+    machines = dict.fromkeys(machine for each in found for machine in each.get("machines", []))
+    return f"{cell}[on {' and '.join(sorted(machines))}]" if machines else cell
 
-    Commits, and how many cores were seen, are in the log.
-    """
-    if not lines:
-        return []
-    runs_on: dict[str, list[str]] = {}
-    for line in lines:
-        # A run may have moved from one to another.
-        parts = re.sub(r" on \d+ cores?", "", line["machine"]).split("; ")
-        runs_on.setdefault("; ".join(dict.fromkeys(parts)), []).append(line["run"])
-    most, *others = sorted(runs_on, key=lambda machine: -len(runs_on[machine]))
-    machines = [f"{most}.", *(f"On {machine}: {_listed(map(_without_seed, runs_on[machine]))}." for machine in others)]
-    runs = [line["run"] for line in lines if line["run"] in RUNS]
+
+def with_letters(table: str) -> tuple[str, list[str]]:
+    """A table with a letter at each cell that is not of the machine of most cells, and the sentences that name the
+    machines. Commits, and how many cores were seen, are in the log."""
+    cells_on = Counter(ON_MACHINE.findall(table)).most_common()
+    marks = ["", *(f"<sup>{letter}</sup>" for letter in string.ascii_lowercase)]
+    letters = {machine: mark for (machine, _), mark in zip(cells_on, marks, strict=False)}
+    said = [f"{letter} {machine}.".strip() for machine, letter in letters.items()]
+    return ON_MACHINE.sub(lambda mark: letters[mark[1]], table), said
+
+
+def earlier_defaults(names: Iterable[str]) -> Iterator[str]:
+    """The sentences that say which runs of a table had other defaults than those of today, and which."""
+    runs = {name for name in names if name in RUNS}
     models = {model for name in runs for model in models_behind(name)}
-    earlier = [*with_earlier_defaults(models, "all of ours"), *with_earlier_defaults({*runs} - models, "all")]
-    return [" ".join([*machines, *earlier]), ""]
+    yield from with_earlier_defaults(models, "all of ours")
+    yield from with_earlier_defaults(runs - models, "all")
 
 
 def with_earlier_defaults(runs: Iterable[str], all_of_them: str) -> Iterator[str]:
@@ -116,6 +124,7 @@ def _without_seed(name: str) -> str:
     return re.sub("_[1-3](?=$|_avx2$)", "", name)
 
 
+ON_MACHINE = re.compile(r"\[on ([^]]+)\]")
 MARKED = re.compile(r"(<!-- (\w+), by benchmarks/published\.py -->).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -144,7 +153,7 @@ def pretrained_cells(found: list[dict]) -> list[str]:
     has_pairs = all(each["validation"]["nsp_accuracy"] is not None for each in found)
     pairs = f"{mean_of(found, 'nsp_accuracy'):.1%} ({mean_of(found, 'nsp_majority'):.1%})" if has_pairs else ""
     return [
-        f"{mean_of(found, 'mlm_loss'):.2f}{spread} ({mean_of(found, 'unigram_entropy'):.2f})",
+        on_its_machine(f"{mean_of(found, 'mlm_loss'):.2f}{spread} ({mean_of(found, 'unigram_entropy'):.2f})", *found),
         *(cell.replace("%", " %") for cell in (f"{mean_of(found, 'mlm_accuracy'):.1%}", pairs)),
     ]
 
@@ -174,14 +183,20 @@ def scores_of_sets(results: Results, columns: list[str], shown: Callable[[dict |
 
 def interval(found: dict | None, metric: str) -> str:
     """The score with the interval that this many test texts allow the model that is kept (see `finetune.intervals`)."""
-    ends = found and found.get("intervals", {}).get("test", {}).get(metric)
-    return score(found, metric) + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
+    if not found:
+        return NOT_MEASURED
+    ends = found.get("intervals", {}).get("test", {}).get(metric)
+    of_texts = f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
+    return on_its_machine(mean_and_spread(found, metric) + of_texts, found)
 
 
 def score(found: dict | None, metric: str) -> str:
-    """Of the test texts: the mean and the spread over the seeds, or the folds."""
-    if not found:
-        return NOT_MEASURED
+    """The cell of a fine-tuning."""
+    return on_its_machine(mean_and_spread(found, metric), found) if found else NOT_MEASURED
+
+
+def mean_and_spread(found: dict, metric: str) -> str:
+    """Of the test texts, over the seeds, or the folds."""
     of_test = found["test"][metric]
     return f"{of_test['mean']:.3f}" + (f" ± {of_test['std']:.3f}" if of_test["std"] is not None else "")
 
@@ -192,7 +207,7 @@ def best_of(models: dict[str, dict], metric: str) -> str:
     if not models:
         return NOT_MEASURED
     name = max(models, key=lambda model: models[model]["test"][metric]["mean"] or 0.0)
-    return f"{score(models[name], metric)} ({name})"
+    return f"{mean_and_spread(models[name], metric)} ({name})"
 
 
 def relatives(results: Results) -> Rows:
@@ -267,7 +282,7 @@ def pretraining_cells(found: list[dict]) -> list[str]:
         if f"{part}_accuracy" in known
     ]
     return [
-        f"{mean_of(found, 'mlm_loss'):.2f}{spread}{of}",
+        on_its_machine(f"{mean_of(found, 'mlm_loss'):.2f}{spread}{of}", *found),
         " ".join(pairs).replace("%", " %"),
         f"{found[0]['parameters'] / 1e6:.1f} M",
         f"{statistics.mean(each['tokens'] / each['seconds'] for each in found):,.0f}",
@@ -284,7 +299,7 @@ def rates(results: Results) -> Rows:
 
 
 def loss(found: dict | None) -> str:
-    return f"{found['validation']['mlm_loss']:.2f}" if found else NOT_MEASURED
+    return on_its_machine(f"{found['validation']['mlm_loss']:.2f}", found) if found else NOT_MEASURED
 
 
 def epochs(results: Results) -> Rows:
@@ -315,7 +330,11 @@ def of_presets(results: Results) -> Rows:
 
 
 def loss_and_accuracy(found: dict | None) -> str:
-    return f"{loss(found)} ({found['validation']['mlm_accuracy']:.1%})".replace("%", " %") if found else NOT_MEASURED
+    if not found:
+        return NOT_MEASURED
+    of_words = found["validation"]
+    shown = f"{of_words['mlm_loss']:.2f} ({of_words['mlm_accuracy']:.1%})"
+    return on_its_machine(shown.replace("%", " %"), found)
 
 
 def confirmed(results: Results) -> Rows:
@@ -330,7 +349,8 @@ def confirmed(results: Results) -> Rows:
         found = [[results.of(confirming(corpus, count, name, seed)) for seed in SEEDS] for name in WEIGHED]
         if all(map(all, found)):
             losses = [[each["validation"]["mlm_loss"] for each in of_one] for of_one in found]
-            cells = [f"{statistics.mean(of_one):.2f} ± {statistics.stdev(of_one):.2f}" for of_one in losses]
+            shown = [f"{statistics.mean(of_one):.2f} ± {statistics.stdev(of_one):.2f}" for of_one in losses]
+            cells = [on_its_machine(cell, *of_one) for cell, of_one in zip(shown, found, strict=True)]
             gains = [[after - before for before, after in zip(*two, strict=True)] for two in pairwise(losses)]
             text = "1 MB of the novels" if corpus else "1 MB of the articles"
             yield [text, str(count), *cells, *(", ".join(f"{gain:+.2f}" for gain in each) for each in gains)]
@@ -393,7 +413,7 @@ def numbers(run: str, found: dict) -> str:
     """The main number of a reading."""
     # Of a run that is no more, the first.
     metric = RUNS[run].score if run in RUNS else next(iter(found.get("test") or ()), None)
-    return f"{metric} {score(found, metric)}" if metric else f"MLM loss {found['validation']['mlm_loss']:.3f}"
+    return f"{metric} {mean_and_spread(found, metric)}" if metric else f"MLM loss {found['validation']['mlm_loss']:.3f}"
 
 
 TABLES: dict[str, tuple[str, Callable[[Results], Rows]]] = {

@@ -102,9 +102,7 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     options = experiments.EARLIER_DEFAULTS[1]
 
     def below(*names):
-        machine = "a machine, 1 thread on 1 core; a machine, 1 thread on 2 cores"
-        said = tables.measured_on([{"run": name, "machine": machine} for name in names])[0]
-        return said.removeprefix("a machine, 1 thread.").strip()
+        return " ".join(tables.earlier_defaults(names))
 
     assert below("own_1", "own_2") == f"With `{options}`, the defaults at the time: all of ours."
     assert below("labels_own", "own_2", "again") == f"With `{options}`, the defaults at the time: `own`."
@@ -112,18 +110,30 @@ def test_below_a_table_stands_which_models_had_earlier_defaults(monkeypatch):
     assert below("labels_scratch") == below("again", "adamw") == ""
     assert below("trec_again") == "With `--budget 4epochs`, the defaults at the time: all."
     assert below("trec_again", "labels_scratch") == "With `--budget 4epochs`, the defaults at the time: `trec`."
-    on = {
-        "own_1": "one, 1 thread on 2 cores",
-        "own_2": "one, 1 thread on 1 core",
-        "adamw": "other",
-        "again": "other; one",
-    }
-    lines = [{"run": name, "machine": machine} for name, machine in [*on.items(), ("own_1", "other"), ("more", "one")]]
-    assert tables.measured_on(lines)[0].startswith(
-        "one, 1 thread. On other: `adamw`, `own`. On other; one: `again`. On"
-    )
     assert runs["own_1"].command_today == f"{earlier.command} {options}"
     assert runs["again"].command_today == earlier.command
+
+
+def test_the_machine_of_most_cells_stands_below_a_table_and_others_have_letters(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    published, tables = map(importlib.import_module, ("published", "published_tables"))
+    results = published.Results(tmp_path / "results.jsonl")
+    machines = {
+        "1mb_10_plain": "one (new), 1 thread on 2 cores; one (new), 1 thread on 1 core",
+        "1mb_10_decay": "other",
+        "1mb_30_plain": "one (new), 1 thread on 2 cores",
+        "1mb_30_decay": "other; one (new), 1 thread on 1 core",
+    }
+    for name, machine in machines.items():
+        results.add(name, {"validation": {"mlm_loss": 3.0}}, machine, "a commit")
+    page = tables.with_tables("<!-- epochs, by benchmarks/published.py --><!-- end -->", results)
+    assert page == tables.with_tables(page, results)
+    _, _, _, _, ten, thirty, _, below, *_ = page.splitlines()
+    assert ten == "| 1 MB | 10 | 3.00 | not measured | 3.00<sup>a</sup> | not measured |"
+    assert thirty == "| 1 MB | 30 | 3.00 | not measured | 3.00<sup>b</sup> | not measured |"
+    assert below.startswith(
+        "one (new), 1 thread. <sup>a</sup> other. <sup>b</sup> one (new), 1 thread and other. With "
+    )
 
 
 def test_a_result_that_does_not_name_its_models_is_of_those_of_the_first_recipe(monkeypatch, tmp_path):
@@ -152,7 +162,7 @@ def test_a_run_of_one_kind_of_machine_has_results_of_its_own(monkeypatch, tmp_pa
     results = log.Results(results.path)
     assert results.knows("own_there") and not results.knows("own")
     results.add("own", {"steps": 2}, "CPU", "a commit")
-    assert results.of("own_there") == {"steps": 1} and results.of("own") == {"steps": 2}
+    assert [results.of(name)["steps"] for name in ("own_there", "own")] == [1, 2]
     monkeypatch.setattr(sys, "argv", ["published", "--data", str(tmp_path), "--runs", "own", "own_there"])
     assert published.main() == 2
     assert "own_there is run where the machine says no such arithmetic, and this one is" in capsys.readouterr().err
@@ -388,11 +398,11 @@ def test_the_table_of_relatives_has_means_over_seeds_that_all_rows_have(monkeypa
     assert len(rows) == len(experiments.RELATIVES) and all(len(row) == len(header) for row in rows)
     (measured,) = (row for row in rows if row[1] != tables.NOT_MEASURED)
     assert measured[0].startswith("masked words alone")
-    assert measured[1:5] == ["3.20 ± 0.20", "SOP 80.0 % (50.5 %)", "12.3 M", "4,000"]
+    assert measured[1:5] == ["3.20 ± 0.20[on a machine]", "SOP 80.0 % (50.5 %)", "12.3 M", "4,000"]
     assert set(measured[5:]) == {tables.NOT_MEASURED}
     assert header[1] == "held-out MLM loss, mean of 3 seeds"
     # Another row with fewer seeds: both are shown with those.
     results.add("articles_10m_2", found, "a machine", "a commit")
     header, *rows = tables.relatives(results)
     assert header[1] == "held-out MLM loss, one seed"
-    assert [row[1] for row in rows if row[1] != tables.NOT_MEASURED] == ["3.40", "3.20"]
+    assert [row[1] for row in rows if row[1] != tables.NOT_MEASURED] == ["3.40[on a machine]", "3.20[on a machine]"]
