@@ -3,8 +3,6 @@
 import argparse
 import hashlib
 import json
-import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -35,12 +33,10 @@ def parser(description: str, minutes: float | None, keeps_rows: bool = True) -> 
 
 
 def machine(device: str = "cpu") -> str:
-    """One line that names what the numbers depend on: processor or GPU, cores, torch, threads."""
-    import torch
+    """One line that names what the numbers depend on: processor or GPU, arithmetic, threads, cores, torch."""
+    from pretrain.engine.device import Machine
 
-    name = torch.cuda.get_device_name() if device == "cuda" else _processor()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    return str(Machine.here(device))
 
 
 def run(main: Callable[[], int | None]) -> int:
@@ -61,15 +57,6 @@ def code(*names: str, packages: Sequence[str] = ()) -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             found.update(file.read_bytes())
     return found.hexdigest()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 class Table:

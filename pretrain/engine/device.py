@@ -198,7 +198,7 @@ class Machine:
     """Facts about this process's machine, as they are written into results.json."""
 
     processor: str
-    """Name of the GPU where one computes, else of the CPU."""
+    """Name of the GPU where one computes, else of the CPU, with its family and model where the name has no number."""
     instructions: str
     """The widest of the CPU that torch uses: "AVX2", "AVX512", "DEFAULT"; empty where a GPU computes."""
     bf16: bool
@@ -252,13 +252,21 @@ def default_threads() -> int:
     return int(given) if given.isdigit() and int(given) else available_cores()
 
 
-def _processor() -> str:
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the CPU. A virtual machine may hide its number, and then has family and model beside it: an
+    "AMD EPYC" alone is any of ten years."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return _processor_of_mac() or platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    facts: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    name = facts.get("model name") or platform.machine()
+    if "cpu family" not in facts or any(map(str.isdigit, name)):
+        return name
+    return f"{name}, family {facts['cpu family']}, model {facts.get('model', '?')}"
 
 
 def _processor_of_mac() -> str:

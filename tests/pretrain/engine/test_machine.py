@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import yaml
 
 from data_prep.errors import UserError
 from data_prep.settings import ExampleSettings
+from pretrain.engine import device
 from pretrain.engine.checkpoint import read_state
 from pretrain.engine.counters import FIRST_LOSS_SCALE
 from pretrain.engine.device import Machine, available_cores, default_threads
@@ -124,6 +126,21 @@ def test_results_name_the_machine_once_for_each_that_computed(prepared, tmp_path
     here = Machine.here("cpu")
     assert f"{here.processor} ({here.instructions}, " in str(here) and "1 thread on" in str(here)
     assert re.fullmatch(r"a GPU \((with|no) bf16\), .*", str(replace(here, processor="a GPU", instructions="")))
+
+
+@pytest.mark.parametrize(
+    ("model_name", "shown"),
+    [
+        ("model name\t: AMD EPYC\n", "AMD EPYC, family 26, model 2"),
+        ("model name\t: Intel(R) Xeon(R) Processor\n", "Intel(R) Xeon(R) Processor, family 26, model 2"),
+        ("model name\t: AMD EPYC 9654 96-Core Processor\n", "AMD EPYC 9654 96-Core Processor"),
+        ("", platform.machine()),
+    ],
+)
+def test_a_processor_without_a_number_is_named_with_its_family(tmp_path, model_name, shown):
+    """Its successor often has the same name in a virtual machine."""
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\n{model_name}\n" * 2)
+    assert device._processor(tmp_path / "cpuinfo") == shown
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
