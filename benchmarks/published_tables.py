@@ -79,8 +79,8 @@ def with_tables(page: str, results: Results) -> str:
 
 def on_its_machine(cell: str, *found: dict) -> str:
     """A cell of a table, with the machines of the runs that it is made of, for `with_letters`."""
-    machines = dict.fromkeys(machine for each in found for machine in each.get("machines", []))
-    return f"{cell}[on {' and '.join(sorted(machines))}]" if machines else cell
+    machines = sorted({machine for each in found for machine in each.get("machines", [])})
+    return f"{cell}[on {' and '.join(machines)}]" if machines else cell
 
 
 def with_letters(table: str) -> tuple[str, list[str]]:
