@@ -84,8 +84,13 @@ def software() -> str:
     own = hashlib.blake2b(digest_size=4)
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         own.update(path.read_bytes())
-    packages = (f"{name} {version(name)}" for name in ("sentencex", "tokenizers"))
-    return ", ".join([f"data_prep {own.hexdigest()}", *packages, f"Unicode {unicodedata.unidata_version}"])
+    return f"data_prep {own.hexdigest()}, {packages()}"
+
+
+def packages() -> str:
+    """What others wrote and text is cut with: another version may cut the same text otherwise."""
+    versions = [f"{name} {version(name)}" for name in ("sentencex", "tokenizers")]
+    return ", ".join([*versions, f"Unicode {unicodedata.unidata_version}"])
 
 
 def encode_for(asking: str, tokenizer: WordPieceTokenizer, block: TextBlock, language: str) -> Block:
@@ -251,10 +256,10 @@ def _keep(path: Path, made_of: str, future: "Future[Block]") -> None:
 
 def digester(tokenizer: WordPieceTokenizer, language: str) -> Callable[[TextBlock], str]:
     """`made_of` for `encode`: a digest of a block's text and of all that `submitter` encodes it with."""
-    of_tokenizer = tokenizer.digest()
+    common = f"{VERSION} {packages()} {tokenizer.digest()} {language}"
 
     def made_of(block: TextBlock) -> str:
-        state = hashlib.blake2b(f"{VERSION} {of_tokenizer} {block.line_rule} {language}".encode(), digest_size=16)
+        state = hashlib.blake2b(f"{common} {block.line_rule}".encode(), digest_size=16)
         for lines in block.documents:
             # No line holds a line feed, and none is empty.
             state.update(("\n".join(lines) + "\n\n").encode("utf-8", "surrogatepass"))

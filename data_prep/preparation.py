@@ -17,7 +17,7 @@ from .console.screen import say
 from .corpora import Corpora
 from .corpus_numbers import corpus_numbers
 from .durable import NO_ROOM, SHOWN_BY_FINDER, Damaged, file_digest, require_folder, write_json, write_text
-from .encode import BLOCK_BYTES, cut_blocks, digester, encode, process_pool, submitter
+from .encode import BLOCK_BYTES, cut_blocks, digester, encode, packages, process_pool, submitter
 from .errors import PrepError
 from .examples import static_copies as static
 from .examples.pairs import VERSION as PAIRS_VERSION
@@ -290,7 +290,7 @@ class Preparation:
         if self.given_tokenizer and not self.prep.extend_vocab:
             return self.given_tokenizer
         made_of = {name: value for name, value in self.identity.items() if name != "static_masks"}
-        made_of["version"] = VOCABULARY_VERSION
+        made_of |= {"version": VOCABULARY_VERSION, "packages": packages()}
         train = partial(self._make_tokenizer, documents)
         return self.work.tokenizer(train, self.examples.longest, made_of)
 

@@ -21,8 +21,10 @@ _LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
 JOINERS = ("\u200c", "\u200d")
 """Without a width: they decide how the letters beside them are written, as in Persian and in many Indian scripts."""
 
-# Some of their texts have a mark of no width between words.
-_WORD_BREAK = re.compile(f"(?<=[{UNSPACED}])\u200b+|\u200b+(?=[{UNSPACED}])")
+# Some texts of these scripts have a mark of no width between words. All others are white space that BERT drops as
+# control characters: word processors and databases write \v for a line break within a paragraph, pages end with \f.
+_WORD_BREAK = re.compile(f"(?<=[{UNSPACED}])\u200b+|\u200b+(?=[{UNSPACED}])|[\v\f\x1c-\x1f\x85]+")
+_MAY_BREAK = re.compile("[\u200b\v\f\x1c-\x1f\x85]")
 # A list of texts or whole numbers as numpy shows it, which pandas writes into a cell: no comma stands between them.
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+)"""
 _OF_NUMPY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]")
@@ -58,22 +60,27 @@ def is_blank(text: str) -> bool:
 
 
 def words_apart(text: str, in_place: bool = False) -> str:
-    """The text with a space for the marks of no width (U+200B) before or behind a word of Thai, Lao, Burmese or Khmer.
-
-    The tokenizer drops such marks.
+    """The text with a space for what stands between words and the tokenizer drops: white space that counts as control
+    characters (a vertical tab), and marks of no width (U+200B) before or behind a word of Thai, Lao, Burmese or Khmer.
 
     Args:
         in_place: with a space for each of them, so that all characters stay where they are.
     """
-    if "\u200b" not in text:
+    if text.isprintable() or not _MAY_BREAK.search(text):
         return text
     return _WORD_BREAK.sub((lambda marks: " " * len(marks[0])) if in_place else " ", text)
 
 
+def line_of(line: str) -> str:
+    """The line with its words apart, without white space at its ends; "" where a reader sees nothing."""
+    line = words_apart(line).strip()
+    return "" if line and not line[0].isprintable() and is_blank(line) else line
+
+
 def lines_of(text: str) -> list[str]:
-    """The lines of a value, blank ones included, without white space at their ends; CR LF and CR end a line too."""
-    text = words_apart(whole_characters(text)).replace("\r\n", "\n").replace("\r", "\n")
-    return [line.strip() for line in text.split("\n")]
+    """The lines of a value, blank ones included, each as `line_of` has it; CR LF and CR end a line too."""
+    text = whole_characters(text).replace("\r\n", "\n").replace("\r", "\n")
+    return [line_of(line) for line in text.split("\n")]
 
 
 def usual_column(names: Sequence[str], usual: Sequence[str]) -> str | None:

@@ -13,13 +13,13 @@ from ..durable import Damaged, check_files, file_facts, read_sealed, replaced, w
 from ..errors import PrepError
 from . import builtin
 from .bad_rows import BadRows
-from .cells import group_of, is_blank, kind_of, lines_of, words_apart
+from .cells import group_of, is_blank, kind_of, line_of, lines_of
 from .encodings import AUTO
 from .lines import Meter, byte_chunks, check_encoding, encoding_of, text_lines
 from .readers import rows
 from .rules import CorpusRules, RuleFinder
 from .sentences import check_language
-from .sources import FORMATS, Exclusion, Source, listing, resolve, split_name
+from .sources import FORMATS, Exclusion, Source, listing, place_and_parts, resolve
 from .wrapping import unwrapped
 
 LONGEST_DOCUMENT = 4_000_000
@@ -47,7 +47,7 @@ class Corpus:
 
     Args:
         paths: files (.txt .jsonl .csv .tsv, also .gz, and .parquet), folders, globs, `builtin`,
-            `hub:owner/name[:split]`, `hub:` and a data set's folder on this machine.
+            `hub:owner/name[:configuration][:split]`, `hub:` and a data set's folder on this machine.
         exclude: files in `paths` to leave out.
         encoding: of the text in files; "auto": found for each of them.
         text_column, group_column: names of columns where rows are documents; the first is found if not given.
@@ -258,7 +258,7 @@ class Corpus:
             return Document(_joined(lines, is_wrapped), f"{source.name}:{start}", None, rules.line, source.path)
 
         for number, line in enumerate(text_lines(source, self.encoding, meter), 1):
-            line = words_apart(line).strip()
+            line = line_of(line)
             if line and not lines:
                 self.cuts += was_cut
                 start, was_cut = number, False
@@ -320,7 +320,7 @@ def hub_copy(source: Source, columns: Sequence[str], folder: Path) -> Source:
 def _known_by(source: Source, columns: Sequence[str]) -> str:
     """What tells these columns of a data set from others: its name, and what changes where one in a folder on this
     machine is written again."""
-    folder = Path(split_name(source.path)[0])
+    folder = Path(place_and_parts(source.path)[0])
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     written = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return json.dumps([source.path, *columns, written])

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 
 AUTO = "auto"
 LEAST_CONFIDENCE = 0.1
-"""Of chardet, 0 to 1. Of texts of 1 to 20 lines in 24 languages it was right in 99 of 100 cases above, in 95 below."""
+"""Of chardet, 0 to 1; below, the encoding is taken to be unknown.
+
+Of the translations of Django 5.2 in 35 languages, in Windows' pages and those of East Asia, 1 % of texts of 5 to 100
+lines are read in a wrong encoding, and 1 % are unknown (of one or two lines 5 and 7 %); in ISO's and Mac's pages 2 and
+2 % (9 and 11 %).
+"""
+# Below, what reads as text of Western Europe is taken for that.
+_SURE = 0.15
 
 _SAMPLE_BYTES = 1 << 16
 MARKS = {
@@ -19,11 +26,13 @@ MARKS = {
 # From the first byte beyond ASCII to the last, and one more, which may be the second half of a character.
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff](?:.*[\x80-\xff])?.?", re.DOTALL)
 _LETTER, _LETTER_BEYOND_ASCII = re.compile(rb"[A-Za-z\x8c\x9c\xc0-\xff]"), re.compile(rb"[\x8c\x9c\xc0-\xff]")
-# Letters and marks of cp1252 in text of Western Europe; but for these, no mark stands between two letters.
+# Letters and marks of cp1252 in text of Western Europe; but for these, no mark stands between two letters. Some never
+# stand behind a letter, some not before a small one.
 _WESTERN_LETTERS = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŸ"
 _MARKS_OF_WORDS, _WESTERN_MARKS = "’‘´·–—", "€‚„…†‰‹“”•™›¡¢£§©ª«®°±²³µ¹º»¼½¾¿×÷\xa0"
 _NOT_WESTERN = re.compile(
     f"[^\0-\x7f{_WESTERN_LETTERS}{_MARKS_OF_WORDS}{_WESTERN_MARKS}]|[^\\W\\d_][{_WESTERN_MARKS}](?=[^\\W\\d_])"
+    "|[^\\W\\d_][¡¿«¢£¼½¾±¶]|[^\\W\\d_]{3}³|[¹²³¼½¾ªº»](?=[a-zß-öø-ÿ])"
 )
 # Of the letters of French, Swedish or Finnish some 5 % are beyond ASCII, of those of Hungarian 12 %.
 _WESTERN_SHARE = 0.1
@@ -41,7 +50,7 @@ def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:
 
     What is valid UTF-8 is UTF-8, and what is so but for a few bytes; else chardet looks at up to 64 kB of lines with
     letters beyond ASCII, wherever they are. Where it is not sure, text that reads as one of Western Europe is cp1252,
-    as office programs export it.
+    as office programs export it. So is what fits ISO 8859-1, and so on for other pages that hold all of another.
 
     Args:
         chunks: reads the text from its beginning; called once, or up to three times for what is not UTF-8.
@@ -56,7 +65,7 @@ def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:
     except UnicodeDecodeError:
         sample = _sample(chunks())
         found = _detected(sample)
-        if found[1] < LEAST_CONFIDENCE and _is_western(sample, next(chunks())):
+        if found[1] < _SURE and _is_western(sample, next(chunks())):
             return "cp1252", LEAST_CONFIDENCE
         return found
     return "utf-8", 1.0
@@ -65,11 +74,17 @@ def found_encoding(chunks: Callable[[], Iterator[bytes]]) -> tuple[str, float]:
 def _detected(sample: bytes) -> tuple[str, float]:
     from chardet import EncodingEra, detect
 
+    eras = EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.LEGACY_MAC
     text = sample.decode("utf-8", "surrogateescape")
     if len(_OTHER.findall(text)) > len(_NOT_UTF8.findall(text)):
         return "utf-8", 1.0
-    found = detect(sample, encoding_era=EncodingEra.MODERN_WEB, prefer_superset=True, compat_names=False)
-    return (found["encoding"] or "cp1252").lower(), found["confidence"]
+    found, wider = (
+        detect(sample, encoding_era=eras, prefer_superset=superset, compat_names=False) for superset in (False, True)
+    )
+    names = [found["encoding"] or "cp1252", wider["encoding"] or "cp1252"]
+    # Of chardet's supersets some have other letters in places: cp1250 is none of ISO 8859-2.
+    is_same = sample.decode(names[0], "replace") == sample.decode(names[1], "replace")
+    return names[is_same].lower(), found["confidence"]
 
 
 def _is_western(sample: bytes, start: bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import PrepError, ReadingFailed
 from .cells import is_text
 from .lines import Meter, check_unchanged, text_blocks, text_lines
-from .sources import Source, listing, split_name
+from .sources import Source, listing, place_and_parts
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 Unusable = Callable[[str, int, str, str], None]
@@ -306,13 +306,17 @@ def _hub_rows(source: Source) -> Rows:
 
 
 def _hub_data(source: Source) -> Any:
-    """The rows of `owner/name[:split]` on the Hub, streamed, or of a data set's folder on this machine."""
-    place, split = split_name(source.path)
+    """The rows of `owner/name[:configuration][:split]` on the Hub, streamed, or of a folder on this machine."""
+    place, parts = place_and_parts(source.path)
     import datasets
 
     try:
-        saved = any(os.path.isfile(os.path.join(place, file)) for file in ("state.json", "dataset_dict.json"))
-        found = datasets.load_from_disk(place) if saved else datasets.load_dataset(place, streaming=True)
+        if any(os.path.isfile(os.path.join(place, file)) for file in ("state.json", "dataset_dict.json")):
+            found = datasets.load_from_disk(place)
+        else:
+            found = datasets.load_dataset(place, _configuration(source, place, parts), streaming=True)
+    except PrepError:
+        raise
     except Exception as error:
         # Whatever can go wrong in a network, a cache and somebody else's data set.
         raise PrepError(
@@ -320,18 +324,38 @@ def _hub_data(source: Source) -> Any:
         ) from None
     if not isinstance(found, dict):
         return _undecoded(found)
-    split = split or ("train" if "train" in found or len(found) > 1 else next(iter(found)))
+    split = parts[-1] if parts else "train" if "train" in found or len(found) > 1 else next(iter(found))
     if split not in found:
         raise PrepError(f'hub:{source.name} has no split "{split}"; write one of {listing(found)} after a colon')
     return _undecoded(found[split])
 
 
+def _configuration(source: Source, place: str, parts: list[str]) -> str | None:
+    """The configuration that a name asks for, which is taken out of its parts; None for the one that a data set has
+    without being asked.
+
+    Raises:
+        PrepError: it has several and none is asked for, or has not the one that is.
+    """
+    import datasets
+
+    configurations = datasets.get_dataset_config_names(place)
+    if parts and parts[0] in configurations:
+        return parts.pop(0)
+    if len(parts) < 2 and datasets.get_dataset_default_config_name(place):
+        return None
+    has = f'no configuration "{parts[0]}"' if parts else f"{len(configurations)} configurations"
+    raise PrepError(f"hub:{source.name} has {has}; write one of {listing(configurations)} after the first colon")
+
+
 def _undecoded(found: Any) -> Any:
     """A data set whose pictures, sounds and the like stay bytes: nobody asks for them, and opening them takes time,
     more packages, and files that are whole."""
-    from datasets import Json
+    import datasets
 
+    # Before 4.7, datasets has no Json.
+    kept = getattr(datasets, "Json", ())
     for name, kind in (found.features or {}).items():
-        if getattr(kind, "decode", False) and not isinstance(kind, Json):
+        if getattr(kind, "decode", False) and not isinstance(kind, kept):
             found = found.cast_column(name, replace(kind, decode=False))
     return found

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ..errors import PrepError
-from .cells import TEXT_COLUMNS, column_names, kind_of, lines_of, usual_column
+from .cells import TEXT_COLUMNS, column_names, kind_of, line_of, lines_of, usual_column
 from .lines import Meter, text_blocks
 from .readers import Rows, refuse, rows
 from .sentences import split
@@ -181,7 +181,7 @@ class RuleFinder:
         sources = _spread(sources, _SAMPLED_FILES)
         limit = max(_LEAST_SAMPLED_TEXT, _SAMPLED_TEXT // len(sources))
         for source in sources:
-            lines = [line.strip() for line in _beginning(source, self.encoding, limit).split("\n")]
+            lines = [line_of(line) for line in _beginning(source, self.encoding, limit).split("\n")]
             blocks_found = [len(block) for block in blocks_of(lines)]
             sample.several_blocks |= len(blocks_found) > 1
             sample.blocks += blocks_found

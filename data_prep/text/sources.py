@@ -127,9 +127,9 @@ def resolve(
             continue
         if path.startswith("hub:"):
             place = path.removeprefix("hub:")
-            if not split_name(place)[0]:
+            if not place_and_parts(place)[0]:
                 raise PrepError("hub: names no data set; give hub:owner/name")
-            name = os.path.basename(place.rstrip("/")) if os.path.exists(split_name(place)[0]) else place
+            name = os.path.basename(place.rstrip("/")) if os.path.exists(place_and_parts(place)[0]) else place
             sources.setdefault(path, Source(name, place, "hub"))
             continue
         for name, file in _files(path, ignored, labelled, exclude):
@@ -333,10 +333,10 @@ def file_format(name: str, labelled: bool = False) -> tuple[str, bool] | None:
     return (known[ending], compressed) if ending in known else None
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """("owner/name", "split") of "owner/name:split"; the split is empty if there is none."""
-    place, colon, split = name.rpartition(":")
-    return (place, split) if colon and "/" not in split else (name, "")
+def place_and_parts(name: str) -> tuple[str, list[str]]:
+    """("owner/name", ["configuration", "split"]) of "owner/name:configuration:split"; either may be missing."""
+    place, *parts = re.split(":(?=[^/]*$)", name, maxsplit=2)
+    return place, parts
 
 
 def _printable(name: str) -> str:

@@ -14,7 +14,7 @@ from .training import automatic_size, count_characters, train_vocabulary
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # Raise it when another vocabulary comes out of the same text: what an earlier version left unfinished is not used.
-VERSION = 1
+VERSION = 2
 Documents = Callable[[], Iterable[Document]]
 """Gives the documents that a vocabulary is made from, as often as asked."""
 

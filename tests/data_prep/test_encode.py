@@ -148,7 +148,7 @@ def test_finished_blocks_are_not_encoded_again(one_worker, tmp_path, small_token
     assert contents(store) == contents(one_worker)
 
 
-@pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language", "version"])
+@pytest.mark.parametrize("changed", ["text", "line", "document", "rule", "tokenizer", "language", "version", "package"])
 def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer, monkeypatch):
     """Two lines are not one, and two documents of a line are not one of two."""
     given, block = [small_tokenizer, "en"], [["heart rate", "was stable"], ["the heart"]]
@@ -157,6 +157,8 @@ def test_a_digest_tells_apart_what_is_encoded_otherwise(changed, small_tokenizer
         given[0] = WordPieceTokenizer([*small_tokenizer.vocabulary, "stab"], lowercase=True, strip_accents=False)
     if changed == "version":
         monkeypatch.setattr("data_prep.encode.VERSION", 0)
+    if changed == "package":
+        monkeypatch.setattr("data_prep.encode.version", lambda name: "0.1")
     rule = "paragraph" if changed == "rule" else "sentence"
     given[1] = "de" if changed == "language" else "en"
     others = {"text": [["heart rate", "was stale"], ["the heart"]], "line": [["heart rate was stable"], ["the heart"]],

@@ -49,6 +49,31 @@ def test_what_is_not_utf8_is_found_wherever_it_is_and_however_long_the_line(enco
         assert confidence >= LEAST_CONFIDENCE and text.decode(found) == TEXTS[encoding]
 
 
+# Beside the pages of Windows, which have some of these letters at other places.
+OTHER_PAGES = {
+    "iso8859-2": TEXTS["cp1250"] + " Sześćdziesiąt osób zgłosiło działania niepożądane, także ból żołądka.",
+    "iso8859-5": TEXTS["cp1251"],
+    "mac-cyrillic": TEXTS["cp1251"] + " Ъ, Я и другие буквы.",
+    "iso8859-6": TEXTS["cp1256"],
+    "iso8859-7": TEXTS["cp1253"] + " Άλλος ασθενής δεν είχε συμπτώματα.",
+    "koi8-r": TEXTS["cp1251"],
+}
+
+
+@pytest.mark.parametrize("encoding", OTHER_PAGES)
+@pytest.mark.parametrize("count", [1, 20])
+def test_pages_of_other_systems_are_not_taken_for_those_of_windows(encoding, count):
+    data = f"{OTHER_PAGES[encoding]}\n".encode(encoding) * count
+    found, confidence = found_encoding(lambda: iter([data]))
+    assert confidence >= LEAST_CONFIDENCE and data.decode(found) == data.decode(encoding)
+
+
+def test_the_page_of_windows_stands_for_the_one_that_it_holds():
+    """Marks of an office may stand behind the part that was looked at."""
+    data = (TEXTS["cp1252"][:38] + "\n").encode("iso8859-1") * 3_000
+    assert found_encoding(lambda: iter([data]))[0] == "cp1252"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.integers(1, 7))
 def test_valid_utf8_is_utf8_however_it_is_cut(text, size):

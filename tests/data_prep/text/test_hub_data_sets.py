@@ -37,6 +37,26 @@ def test_a_data_set_folder_is_read_without_a_network(tmp_path, refused):
     refused("hub:", "hub: names no data set")
 
 
+CONFIGURATIONS = "- config_name: letters\n  data_files: a.jsonl\n- config_name: notes\n  data_files: b.jsonl\n"
+
+
+def test_a_configuration_is_asked_for_behind_a_colon(tmp_path, refused):
+    (tmp_path / "set").mkdir()
+    for name in "ab":
+        (tmp_path / "set" / f"{name}.jsonl").write_text(json.dumps({"text": f"The text of {name}."}))
+    card, place = tmp_path / "set" / "README.md", f"hub:{tmp_path / 'set'}"
+    card.write_text(f"---\nconfigs:\n{CONFIGURATIONS}---\n")
+    for name, text in (("notes", "The text of b."), ("letters:train", "The text of a.")):
+        assert [document.lines for document in Corpus([f"{place}:{name}"]).documents()] == [[text]]
+    refused(place, "hub:set has 2 configurations; write one of letters, notes after the first colon")
+    refused(f"{place}:train", 'hub:set:train has no configuration "train"; write one of letters, notes')
+    refused(f"{place}:x:train", 'hub:set:x:train has no configuration "x"; write one of letters, notes')
+    refused(f"{place}:notes:test", 'hub:set:notes:test has no split "test"; write one of train')
+    card.write_text(f"---\nconfigs:\n{CONFIGURATIONS}  default: true\n---\n")
+    for name in ("", ":train", ":notes"):
+        assert [document.lines for document in Corpus([f"{place}{name}"]).documents()] == [["The text of b."]]
+
+
 def test_a_data_set_that_breaks_off_is_one_sentence(tmp_path):
     """The second of two shards is damaged."""
     folder = tmp_path / "set"
