@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .attention import IMPLEMENTATIONS, AttentionPlan, choose_kernel, plan_attention, plan_for_chosen
 from .batch import PackedBatch, in_recurring_rows
+from .blocks import Dropout
 from .config import BertConfig, ModelError
 from .encoder import Embeddings, Layers
 from .heads import ClassificationHead, DeepClassificationHead, MaskedLanguageHead, Pooler
@@ -35,6 +36,8 @@ class BertModel(PretrainedModel):
         self.layers = self.layers_class(config)
         self.pooler = self.pooler_class(config) if add_pooling_layer else None
         self.attention_implementation = "auto"
+        # The kernels drop weights themselves, with its probability.
+        self.attention_dropout = Dropout(config.attention_probs_dropout_prob)
         initialise(self, config.initializer_range)
 
     @property
@@ -142,7 +145,7 @@ class BertModel(PretrainedModel):
     ) -> AttentionPlan:
         """How this forward attends: "dense" where the weights are asked for, in the rectangle of the call."""
         num_heads = self.config.num_attention_heads
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        dropout = self.attention_dropout.p if self.training else 0.0
         if output_attentions:
             return plan_attention(batch, "dense", num_heads, dropout, batch.padded_layout())
         dtype, head_size = self.embeddings.word.weight.dtype, self.config.hidden_size // num_heads

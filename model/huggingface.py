@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .blocks import Dropout
 from .config import BertConfig, ModelError
 from .initialisation import initialise_parameter
 from .names import BERT_NAMES, TensorNames, layer_by_name
@@ -64,6 +65,12 @@ class PretrainedModel(nn.Module):
     def head_matrices(self) -> list[nn.Parameter]:
         """The weight matrices inside the heads that Muon can optimize too: none, unless a class names them."""
         return []
+
+    def set_dropout(self, probability: float) -> None:
+        """Train with this dropout everywhere in the model. The config, and with it the folder, keeps its own."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = probability
 
     def learn_words(self, ids: Tensor) -> None:
         """Train only the embeddings of these ids, where that saves memory (see `some_rows`). Training must read no

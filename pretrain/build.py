@@ -30,14 +30,14 @@ from .sampled_softmax import DRAWN, EntrySampler
 from .settings import PretrainSettings
 
 
-def open_for_pretraining(folder: str | Path, objective: PretrainingObjective, **config_changes) -> BertForPreTraining:
+def open_for_pretraining(folder: str | Path, objective: PretrainingObjective) -> BertForPreTraining:
     """A model folder of ours or of transformers; heads that it lacks are initialised and printed.
 
     Raises:
         PretrainError: the folder cannot be used.
     """
     kind = objective.model_class(family_of(folder, PretrainError))
-    model = open_model(kind, folder, PretrainError, **config_changes)
+    model = open_model(kind, folder, PretrainError)
     if model.newly_initialised:
         say(f"{folder} has no {', '.join(model.newly_initialised)}: initialised at random.")
     return model
@@ -54,7 +54,8 @@ def open_checkpoint(
     state = read_state(checkpoint, ("prepared", "evaluation"))
     if state["prepared"] != prepared.digest:
         raise PretrainError(f"{checkpoint} was trained on another corpus than {prepared.folder}: give another --out")
-    model = open_for_pretraining(checkpoint, objective, **_dropout(settings))
+    model = open_for_pretraining(checkpoint, objective)
+    model.set_dropout(settings.dropout)
     load_heads(checkpoint, model)
     check_model(model, checkpoint, prepared, settings.examples.longest)
     return model, state
@@ -79,10 +80,6 @@ def require_same_objective(checkpoint: Path, state: dict, objective: Pretraining
         )
 
 
-def _dropout(settings: PretrainSettings) -> dict[str, float]:
-    return dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
-
-
 def make_model(
     settings: PretrainSettings, prepared: PreparedCorpus, objective: PretrainingObjective
 ) -> BertForPreTraining:
@@ -93,6 +90,8 @@ def make_model(
     (see `model.initialisation`). Both are learned further like everything else. The first of them is also for a model
     to continue that lacks the head.
 
+    The run trains with its own dropout; the config keeps that of the start, or BERT's, for fine-tuning.
+
     Raises:
         PretrainError: the model to continue from does not fit the corpus or the sequence length.
     """
@@ -101,7 +100,7 @@ def make_model(
     if (folder := settings.starts_from) is not None:
         tokenizer = WordPieceTokenizer.load(folder)
         check_tokenizer(tokenizer, folder, prepared)
-        model = open_for_pretraining(folder, objective, **_dropout(settings))
+        model = open_for_pretraining(folder, objective)
         check_embeddings(model, tokenizer, folder)
         new = {part.name for part in objective.parts if part.training_only or is_new(part, model)}
         model = of_kept_layers(model, settings)
@@ -120,14 +119,16 @@ def make_model(
             )
         if "mlm" in new:
             say("The bias of its new MLM head starts from word frequencies.")
+        model.set_dropout(settings.dropout)
         return model
     size = prepared.tokenizer.vocab_size
     sizes = {"vocab_size": size, "max_position_embeddings": length, "pad_token_id": prepared.tokenizer.pad_id}
     family = FAMILIES[objective.family if settings.family == "auto" else settings.family]
-    config = family.config.from_preset(settings.preset, **sizes, **_dropout(settings))
+    config = family.config.from_preset(settings.preset, **sizes)
     model = objective.model_class(family)(config)
     objective.start(model)
     model.look_at_neighbours()
+    model.set_dropout(settings.dropout)
     return model
 
 

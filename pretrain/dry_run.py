@@ -30,7 +30,7 @@ from .objective import PretrainingObjective
 from .objectives import make_objective
 from .phases import Phase, make_phases, with_batch_size, with_weight_decay
 from .pretraining import base_model, compiled, say_other_examples
-from .report import too_large, too_many, too_short
+from .report import not_reached, too_large, too_many, too_short
 from .resolve import is_open, resolve, with_preset
 from .settings import PretrainSettings
 
@@ -188,6 +188,7 @@ def _print_plan(
     )
     for warning in (
         needs.warning,
+        *(not_reached(speed.length) for speed, count in zip(speeds[1:], parts[1:], strict=True) if count < 1),
         None if settings.starts_from else too_large(parameters, corpus.tokens),
         too_many(settings, corpus.tokens),
         None if settings.starts_from else too_short(steps, budget.unit == "seconds"),

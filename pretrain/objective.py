@@ -175,7 +175,7 @@ class PretrainingObjective:
     @property
     def learned(self) -> str:
         """In a sentence: "pretrained with ..."."""
-        return " and ".join(part.learned for part in self.parts)
+        return " and ".join(part.learned for part in self.parts if part.weight)
 
     @property
     def name(self) -> str:

@@ -41,7 +41,17 @@ from .evaluate import Evaluation, EvaluationPlan
 from .objective import PretrainingObjective
 from .objectives import ObjectiveMaker, make_objective
 from .phases import make_phases, with_batch_size, with_weight_decay
-from .report import Trouble, change_of_length, draw_curves, model_card, no_time, results_table, too_large, too_many
+from .report import (
+    Trouble,
+    change_of_length,
+    draw_curves,
+    model_card,
+    no_time,
+    not_reached,
+    results_table,
+    too_large,
+    too_many,
+)
 from .resolve import EARLIER, MAY_DIFFER, compiles, out_folder, resolve, unused, with_preset
 from .settings import PretrainSettings
 
@@ -258,6 +268,8 @@ class Pretraining:
         before = run.describe["sequence_length"]
         if position and before != phase.length:
             if run.is_over():
+                if phase.length > before:
+                    say(not_reached(phase.length))
                 return position
             position = position.next_buffer()
             # Losses of other examples do not compare.

@@ -175,6 +175,14 @@ def change_of_length(before: int, length: int, batch_size: int) -> str:
     return f"{why}From here on the examples have up to {length} tokens, {batch_size} of them a step."
 
 
+def not_reached(length: int) -> str:
+    """A warning where a budget is too small for one of several lengths of examples."""
+    return (
+        f"Warning: the budget has no step for examples of up to {length} tokens, so nothing is learned of positions "
+        "that only they have: give a longer --budget or other --length-shares."
+    )
+
+
 def no_time(budget: str, seconds: float, reserve: float, a_step: float, may_be_smaller: bool) -> str:
     """A sentence about a budget of time that is used up before the first step.
 

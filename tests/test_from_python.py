@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -194,7 +195,7 @@ def state() -> dict:
         "environment": dict(os.environ),
         "signals": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)},
         "threads": torch.get_num_threads(),
-        "gradients": torch.is_grad_enabled(),
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")),
         "numbers": torch.get_default_dtype(),
         "random": (torch.get_rng_state().tolist(), str(np.random.get_state())),
         "folder": os.getcwd(),
@@ -233,6 +234,38 @@ def test_calls_leave_the_process_as_they_found_it_and_may_be_repeated(owner, tmp
         assert state() == before
     finally:
         torch.set_num_threads(before_all)
+
+
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+}
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(("precision", "modes"), [("fp32", [*MODES]), ("bf16", ["autocast"])])
+def test_modes_of_torch_around_a_call_change_nothing_in_it(precision, modes, owner, tmp_path):
+    """A notebook may have switched one on long before."""
+    options = {"corpus": owner / "notes", "budget": "3steps", "precision": precision, **SMALL}
+    plain = pretrain(out=tmp_path / "plain", **options)
+    expected = (plain / "final" / "model.safetensors").read_bytes()
+    for name in modes:
+        with MODES[name]():
+            before = state()
+            run = pretrain(out=tmp_path / name, **options)
+            assert state() == before
+        assert (run / "final" / "model.safetensors").read_bytes() == expected, name
 
 
 def test_calls_work_in_a_thread_that_is_not_the_main_one(owner, tmp_path):

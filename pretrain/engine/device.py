@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,10 +144,15 @@ class Precision:
         if self.name not in DTYPES:
             raise PretrainError(f"precision {self.name!r} is not known: give one of {', '.join(DTYPES)}")
 
-    def __call__(self) -> AbstractContextManager[Any]:
-        if self.name == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device, dtype=DTYPES[self.name])
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        is_lower = self.name != "fp32"
+        try:
+            with torch.autocast(self.device, dtype=DTYPES[self.name] if is_lower else None, enabled=is_lower):
+                yield
+        finally:
+            # Inside an autocast of somebody else, torch would keep the weights it has cast beyond the next step.
+            torch.clear_autocast_cache()
 
     @property
     def needs_loss_scale(self) -> bool:

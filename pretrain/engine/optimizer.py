@@ -57,11 +57,14 @@ class HeadRates:
 
     def group(self, name: str) -> int:
         """0 for those of no such head; the others from 1 on, in the order of their shares."""
-        return 1 + sorted(set(self.shares.values())).index(self.shares[name]) if name in self.shares else 0
+        return self._levels().index(self.shares.get(name, 1.0))
 
     def share(self, group: int, used: float) -> float:
         """That of a group's parameters."""
-        return sorted(set(self.shares.values()))[group - 1] if group else 1.0
+        return self._levels()[group]
+
+    def _levels(self) -> list[float]:
+        return [1.0, *sorted(set(self.shares.values()))]
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,24 @@ def settle() -> None:
 
 @contextmanager
 def left_as_found() -> Iterator[None]:
-    """After the block torch has the number of threads, and its generators the state, that it had before."""
+    """Inside, torch computes as in a new process; after the block it has the number of threads, the modes, and its
+    generators the state, that it had before."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, numbers = torch.get_num_threads(), torch.get_default_dtype()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(gpus):
+    casts = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
+    with torch.random.fork_rng(gpus), torch.inference_mode(False), torch.enable_grad():
+        torch.set_default_dtype(torch.float32)
+        for kind in casts:
+            torch.set_autocast_enabled(kind, False)
         try:
             yield
         finally:
             torch.set_num_threads(threads)
+            torch.set_default_dtype(numbers)
+            for kind, was_enabled in casts.items():
+                torch.set_autocast_enabled(kind, was_enabled)
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -143,6 +143,7 @@ def test_words_that_are_not_learned_are_not_warned_of(words, prepared, teacher):
     objective = make_objective(settings_of(prepared, teacher, teacher_weights=(3.0, words, 0.5)), prepared)
     at_frequencies = {"mlm_loss": 5.0, "unigram_entropy": 5.0, "most_frequent_accuracy": 0.1}
     assert ("plateau" in objective.warnings([{"step": 9, "validation": at_frequencies}], 1.0)) == bool(words)
+    assert ("masked words" in objective.learned) == bool(words)
 
 
 @pytest.mark.parametrize("where", ["all", "masked"])

@@ -221,6 +221,18 @@ def test_a_dry_run_plans_both(prepared, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_length_that_gets_no_step_is_warned_of(prepared, tmp_path, capsys):
+    less = ("--budget=3steps", "--length-shares=0.9,0.1", "--evaluations=1")
+    for more in ((), ("--dry-run",)):
+        assert main(arguments(prepared, tmp_path / "run", *less, *more)) == 0
+        assert "Warning: the budget has no step for examples of up to 48 tokens" in capsys.readouterr().out
+    # Where the longer examples were trained on, an earlier phase that is over is none of that kind.
+    for more in ((), ("--dry-run",)):
+        assert main(arguments(prepared, tmp_path / "longer", *less, "--length-shares=0.5,0.5", *more)) == 0
+        assert main(arguments(prepared, tmp_path / "longer", *less, "--length-shares=0.5,0.5", "--budget=5steps")) == 0
+        assert "Warning: the budget has no step" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

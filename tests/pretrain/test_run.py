@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from filelock import FileLock
 from matplotlib.figure import Figure
@@ -445,7 +446,8 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     torch.manual_seed(0)
     size = prepared.tokenizer.vocab_size
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    BertForMaskedLM(BertConfig(vocab_size=size, max_position_embeddings=64, **sizes)).save_pretrained(tmp_path / "hf")
+    config = BertConfig(vocab_size=size, max_position_embeddings=64, hidden_dropout_prob=0.2, **sizes)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "hf")
     prepared.tokenizer.save(tmp_path / "hf", 64)
     out = tmp_path / "run"
     options = [a for a in arguments(prepared, out, budget="2steps") if "preset" not in a]
@@ -453,6 +455,7 @@ def test_continuing_from_a_model_of_transformers(prepared, tmp_path, capsys):
     assert "initialised at random" in capsys.readouterr().out
     config = json.loads((out / "final" / "config.json").read_text())
     assert (config["hidden_size"], config["max_position_embeddings"]) == (64, 64)
+    assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.2, 0.1)
     assert main([*options, f"--init-from={tmp_path}/./hf/"]) == 0
     assert "holds this run, finished" in capsys.readouterr().out
     assert main([*arguments(prepared, tmp_path / "x"), f"--init-from={tmp_path / 'hf'}"]) == 2
@@ -554,6 +557,30 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, cap
     for word in ("parameters", "steps", "tokens", "memory", "time"):
         assert word in printed
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop", "electra"])
+def test_the_dropout_is_that_of_the_run_and_the_folder_keeps_the_usual_one(objective, prepared, tmp_path, monkeypatch):
+    """Whoever fine-tunes the folder with transformers gets dropout, as with any BERT."""
+    import transformers
+
+    seen = []
+
+    class Watched(pretraining.Learner):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            seen.append({module.p for module in self.model.modules() if isinstance(module, torch.nn.Dropout)})
+
+    monkeypatch.setattr(pretraining, "Learner", Watched)
+    for dropout in (0.0, 0.3):
+        out = tmp_path / str(dropout)
+        for steps in (1, 2):
+            assert main(arguments(prepared, out, f"{steps}steps", objective=objective, dropout=dropout)) == 0
+        assert seen[-2:] == [{dropout}, {dropout}]
+        config = transformers.AutoConfig.from_pretrained(out / "final")
+        usual = type(config)()
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            assert getattr(config, name) == getattr(usual, name)
 
 
 def test_the_seed_decides_the_first_weights_and_the_dropout(prepared, tmp_path, monkeypatch):
