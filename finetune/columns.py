@@ -38,12 +38,12 @@ def columns_of_file(
     encoding: str,
     named: Columns,
     show_text: bool = True,
-    may_lack: Collection[str | None] = (),
+    may_lack: Collection[str] = (),
 ) -> Columns:
     """The columns of a file of labelled texts (see `find_columns`).
 
     Args:
-        may_lack: of the named ones, those that it may be without.
+        may_lack: the named ones that it may be without (see `Columns.of_rows`).
     """
     if path == BUILTIN:
         return task.settled(Columns(("text",), "label"))
@@ -59,14 +59,14 @@ def columns_of_further_file(
     trained: Columns,
     train: str,
     show_text: bool = True,
-    may_lack: Collection[str | None] = (),
+    may_lack: Collection[str] = (),
 ) -> Columns:
     """The columns of a further file, which has those of the training file.
 
     Args:
         columns: that are wanted.
         trained: those of the training file, `train`.
-        may_lack: of the wanted ones, those that it may be without.
+        may_lack: the wanted ones that it may be without (see `Columns.of_rows`).
 
     Raises:
         FinetuneError: it is without another one.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -23,6 +23,8 @@ from .tasks.selection import task_of
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
+# Of the share that is to be held back, what is too much of groups.
+_FAR_MORE = 1.5
 _SAMPLED_TEXTS = 1_000
 MOST_PARTS = 50
 
@@ -82,13 +84,21 @@ def read_dataset(settings: FinetuneSettings, task: Task | None = None) -> Datase
     if "validation" not in others:
         train, others["validation"] = split(train, VALIDATION_SHARE, "validation", task.stratum)
         if not others["validation"]:
-            few = f'values of "{columns.group}"' if columns.group else "texts"
-            raise FinetuneError(f"{settings.train} has too few different {few} to hold a tenth back: give --validation")
+            raise FinetuneError(f"{settings.train} {_obstacle(train, columns)}: give --validation")
     columns = replace(columns, group=settings.group_column, part=settings.report_by)
     dataset = Dataset(task, columns, train, others["validation"], others.get("test", []), bad_rows)
     check_parts(columns, list(chain(*dataset.held_out().values())), settings)
     describe(dataset, settings)
     return judged(dataset)
+
+
+def _obstacle(rows: Sequence[Example], columns: Columns) -> str:
+    """Why nothing of these rows can be held back."""
+    if columns.group is None:
+        return "has too few different texts to hold a tenth back"
+    if len({row.group for row in rows}) < 2:
+        return f'has too few different values of "{columns.group}" to hold a tenth back'
+    return f'has no value of "{columns.group}" to hold back, as each has a class that no other has'
 
 
 def judged(dataset: Dataset) -> Dataset:
@@ -108,21 +118,20 @@ def read_training_rows(
     find = partial(columns_of_file, task, settings.train, settings.encoding, named, show_text)
     if task.judges_other_rows and (settings.validation or settings.test):
         _refuse_unknown(settings)
-        columns = find({named.label, named.group, named.part, *named.texts})
+        columns = find({"texts", "label", "group", "part"})
         if len(columns.texts) > 1:
             # Texts alone may lack the scores of held-out pairs.
-            columns = find({named.group, named.part, *named.texts})
+            columns = find({"texts", "group", "part"})
     else:
         columns = find(not_of_training(settings))
     rows = list(read_rows(task, settings.train, settings.encoding, columns, bad))
     return task.fitted(rows, columns, settings), columns, rows
 
 
-def not_of_training(settings: FinetuneSettings) -> set[str | None]:
+def not_of_training(settings: FinetuneSettings) -> set[str]:
     """The named columns that further files alone may have: of parts, and where no training rows are held back, of
     groups."""
-    groups = {settings.group_column} if settings.validation else set()
-    return groups | ({settings.report_by} if settings.validation or settings.test else set())
+    return ({"group"} if settings.validation else set()) | ({"part"} if settings.validation or settings.test else set())
 
 
 def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
@@ -140,7 +149,7 @@ def _columns_of(task: Task, name: str, path: str, settings: FinetuneSettings, co
     wanted = replace(columns, group=settings.group_column, part=settings.report_by)
     # Of the texts of the final results intervals are of groups, and scores of parts.
     is_shown = name == ("test" if settings.test else "validation")
-    may_lack = set() if is_shown else {wanted.part, *(() if columns.group else (wanted.group,))}
+    may_lack: set[str] = set() if is_shown else {"part"} if columns.group else {"part", "group"}
     if task.judges_other_rows:
         own = _own_columns(task, path, settings, wanted, may_lack)
         if own != columns:
@@ -176,7 +185,7 @@ def _refuse_unread(settings: FinetuneSettings, found: Iterable[Columns]) -> None
 
 
 def _own_columns(
-    task: Task, path: str, settings: FinetuneSettings, columns: Columns, may_lack: Collection[str | None]
+    task: Task, path: str, settings: FinetuneSettings, columns: Columns, may_lack: Collection[str]
 ) -> Columns:
     """The columns of a file that may have others than the training rows: those named, where it has them, or those of a
     pair in training, else by their names."""
@@ -184,9 +193,8 @@ def _own_columns(
     names = names_of(first_rows(path, settings.encoding, named, lines=not task.needs_labels))
     if not named.texts and len(columns.texts) > 1 and names.issuperset(columns.texts):
         named = replace(named, texts=columns.texts)
-    may_lack = {*named.texts, named.label, named.group, *may_lack}
     show_text = settings.show_text == "yes"
-    return columns_of_file(task, path, settings.encoding, named, show_text, may_lack)
+    return columns_of_file(task, path, settings.encoding, named, show_text, {"texts", "label", "group", *may_lack})
 
 
 def split(
@@ -201,7 +209,8 @@ def split(
 
     Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
     count as one. No stratum is held back whole. A text with more copies, or a group with more rows, than this share of
-    its class stays with the rest, where there are others. Texts of several groups can be on both sides.
+    its class stays with the rest, where there are others. Texts of several groups can be on both sides. Where groups
+    are so large that each class with its own ones would take far more than the share, classes have some in common.
 
     Args:
         by_group: False splits the texts of groups too.
@@ -213,9 +222,29 @@ def split(
     units = units_of(examples, purpose) if by_group else contents
     rows = Counter(units)
     texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
-    labels: dict[bytes, list[str]] = {}
-    for unit, label in sorted({(unit, stratum(example)) for unit, example in zip(units, examples, strict=True)}):
-        labels.setdefault(unit, []).append(label)
+    classes: dict[bytes, Counter[str]] = {}
+    for unit, example in sorted(zip(units, examples, strict=True), key=lambda pair: pair[0]):
+        classes.setdefault(unit, Counter())[stratum(example)] += 1
+    held = _of_own_classes(classes, rows, texts, share)
+    has_groups = by_group and any(example.group is not None for example in examples)
+    if has_groups and sum(texts[unit] for unit in held) > _FAR_MORE * share * texts.total():
+        held = min(held, _of_all_classes(classes, share), key=lambda units: (not units, sum(texts[u] for u in units)))
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for example, unit in zip(examples, units, strict=True):
+        parts[unit in held].append(example)
+    return parts
+
+
+def _of_own_classes(
+    classes: Mapping[bytes, Counter[str]], rows: Counter[bytes], texts: Counter[bytes], share: float
+) -> set[bytes]:
+    """Units to hold back, of each class those that have no rarer one.
+
+    Args:
+        classes: of the rows of each unit.
+        rows, texts: how many each unit has.
+    """
+    labels = {unit: sorted(of_unit) for unit, of_unit in classes.items()}
     left = Counter(chain.from_iterable(labels.values()))
     by_class: dict[str, list[bytes]] = {}
     for unit, names in labels.items():
@@ -234,10 +263,31 @@ def split(
                 left.subtract(labels[unit])
                 wanted -= texts[unit]
                 has_small = has_small or not excess
-    parts: tuple[list[Example], list[Example]] = ([], [])
-    for example, unit in zip(examples, units, strict=True):
-        parts[unit in held].append(example)
-    return parts
+    return held
+
+
+def _of_all_classes(classes: Mapping[bytes, Counter[str]], share: float) -> set[bytes]:
+    """Units to hold back, from the rarest class on: for each what it lacks of the share, until all together have it."""
+    of_class: Counter[str] = Counter()
+    for of_unit in classes.values():
+        of_class.update(of_unit)
+    left, most = Counter(chain.from_iterable(classes.values())), share * of_class.total()
+    held: set[bytes] = set()
+    got: Counter[str] = Counter()
+    having: dict[str, list[bytes]] = {}
+    # Of those that are too large the smallest comes first.
+    for unit in sorted(classes, key=lambda unit: (max(0, classes[unit].total() - most), unit)):
+        for name in classes[unit]:
+            having.setdefault(name, []).append(unit)
+    for name, count in sorted(of_class.items(), key=lambda item: (item[1], item[0])):
+        for unit in having[name]:
+            if got[name] >= share * count or got.total() >= most:
+                break
+            if unit not in held and all(left[each] > 1 for each in classes[unit]):
+                held.add(unit)
+                left.subtract(classes[unit].keys())
+                got.update(classes[unit])
+    return held
 
 
 def sampled(examples: Sequence[Example]) -> list[Example]:

@@ -54,7 +54,7 @@ def cross_validate(settings: FinetuneSettings, task: Task | None = None) -> Path
 
 def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
     """A dataset for each fold, which is its test part; a tenth of the rest is its validation part: of its groups, or
-    of the texts of the only one that is left.
+    where none can be held back, of its texts.
 
     Raises:
         FinetuneError: there are fewer different texts or groups than folds.
@@ -69,9 +69,11 @@ def folds(settings: FinetuneSettings, task: Task | None) -> Iterator[Dataset]:
     for test in parts_of(rows, task, settings.folds, columns.group):
         held = set(test.tolist())
         rest = [row for number, row in enumerate(rows) if number not in held]
-        # Of one group alone, texts: the test texts are of another in any case.
-        by_group = len(set(units_of(rest, "validation"))) > 1
-        train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum, by_group)
+        train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum)
+        if not validation:
+            # Of one group alone, or where each has a class of its own, texts: those of the test are of another group in
+            # any case.
+            train, validation = split(rest, VALIDATION_SHARE, "validation", task.stratum, by_group=False)
         if not validation:
             raise FinetuneError(f"{settings.train} has too few rows for --folds {settings.folds}: give fewer")
         held_out = validation, [rows[number] for number in test]

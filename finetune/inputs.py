@@ -147,7 +147,8 @@ def parts_of(
         while part := list(islice(waiting, rows_at_once)):
             if columns is None:
                 columns = text_columns(source, [row for _, row in part], settings, task, trained)
-            done, part = max(0, done - len(part)), part[done:]
+            skipped = min(done, len(part))
+            done, part = done - skipped, part[skipped:]
             if part:
                 yield [(row, example_of(task, place, row, columns, bad)) for place, row in part]
 

@@ -130,16 +130,18 @@ class Columns:
         """All of them."""
         return [*self.texts, *self.choices, *filter(None, (self.label, self.group, self.part))]
 
-    def of_rows(self, names: Collection[str], may_lack: Collection[str | None]) -> "Columns":
-        """These columns, but those that rows with columns of such names lack, and may lack; of two columns of texts
-        both go, if both are lacking."""
+    def of_rows(self, names: Collection[str], may_lack: Collection[str]) -> "Columns":
+        """These columns without those that the rows lack, and may lack; of two columns of texts both go, if both are
+        lacking.
 
-        def kept(name: str | None) -> str | None:
-            return None if name in may_lack and name not in names else name
-
-        are_texts_kept = set(self.texts).isdisjoint(may_lack) or not set(self.texts).isdisjoint(names)
-        own = {"label": kept(self.label), "group": kept(self.group), "part": kept(self.part)}
-        return replace(self, texts=self.texts if are_texts_kept else (), **own)
+        Args:
+            names: of the columns of the rows.
+            may_lack: fields of `Columns`: "texts", "label", "group", "part".
+        """
+        lacking = {role for role in may_lack if role != "texts" and getattr(self, role) not in names}
+        if "texts" in may_lack and set(self.texts).isdisjoint(names):
+            return replace(self, texts=(), **dict.fromkeys(lacking))
+        return replace(self, **dict.fromkeys(lacking))
 
 
 def listed(columns: Sequence[str]) -> str:

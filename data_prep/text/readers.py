@@ -123,6 +123,8 @@ def _array_rows(source: Source, encoding: str, meter: Meter, unusable: Unusable)
 
 # Of CoNLL-U, and "# id" of MultiCoNER.
 _NOTE = re.compile(r"# (\S+ = |id |newdoc\b|newpar\b)")
+# Of a sentence of CoNLL-U: a word, a range of words, or an empty node before them.
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")
 
 
 def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
@@ -131,6 +133,9 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
     Columns stand between tabs or else blanks; lines such as "# name = value" are notes. A line that lacks its tag, or
     has another number of columns than the first of its sentence that has any, has None; a file of words alone has no
     tags. With -DOCSTART- lines the rows have a "document" too.
+
+    Raises:
+        PrepError: it is CoNLL-U, whose ten columns begin with the number of the word and end with anything.
     """
     documents, begin, width = 0, 0, 0
     tokens: list[str] = []
@@ -153,6 +158,11 @@ def _sentence_rows(source: Source, encoding: str, meter: Meter) -> Rows:
         begin = begin if tokens else number
         word, *columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         width = width if tokens and width else len(columns)
+        if not tokens and width == 9 and _FIRST_NUMBER.fullmatch(word):
+            raise PrepError(
+                f"{source.shown}:{number} is a line of CoNLL-U: write word and tag alone, such as by "
+                "grep -vE '^(#|[0-9]+[-.])' in.conllu | cut -f 2,4 > out.conll"
+            )
         tokens.append(word.strip())
         tags.append(columns[-1].strip() or None if columns and len(columns) == width else None)
 

@@ -49,13 +49,11 @@ def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Exam
 
 
 def _are_words(found: Any, tags: Any, columns: Columns) -> bool:
-    """Whether what a cell spells is a list of words, and no text in brackets: there is a tag for each, or, without
-    tags, the column is one of words."""
+    """Whether what a cell spells is a list of words, and no text in brackets: there is a tag for each, unless tags are
+    not asked for."""
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         return False
-    if columns.label is None:
-        return columns.texts[0].lower() in ("tokens", "words")
-    return isinstance(tags, list) and len(tags) == len(found)
+    return bool(found) if columns.label is None else isinstance(tags, list) and len(tags) == len(found)
 
 
 def are_tags(value: Any) -> bool:

@@ -96,13 +96,17 @@ class MultiLabel(Task):
 
     def label_of(self, row: Mapping[str, Any], column: str) -> tuple[str, ...]:
         """The names of a row's labels, of a list (see `parsed_cell`) or joined by semicolons, each once, in order; an
-        empty list or text is no label. Raises ValueError with what is wrong with it."""
+        empty list or text is no label. Raises ValueError with what is wrong with it: also where a list has a 0 or 1 for
+        each label that there is, as far as it shows."""
         value = parsed_cell(row.get(column))
         if isinstance(value, str):
             value = [part for part in value.split(SEPARATOR) if part.strip()]
         if not isinstance(value, list | tuple):
             value = [value]
-        return tuple(sorted({class_name(each, column) for each in value}))
+        names = [class_name(each, column) for each in value]
+        if len(names) > len(set(names)) and all(isinstance(each, int | float) and each in (0, 1) for each in value):
+            raise ValueError(f'has 0 or 1 for each label in "{column}", where the names of those that it has should be')
+        return tuple(sorted(set(names)))
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "MultiLabel":
         """Raises FinetuneError where no row has a label, or where labels are texts or numbers of the rows."""

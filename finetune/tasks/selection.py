@@ -70,7 +70,7 @@ def columns_of_choices(rows: Sequence[dict[str, Any]], settings: FinetuneSetting
     try:
         # Groups and parts that these rows lack may be those of further files.
         named = named_columns(settings)
-        named = named.of_rows(names_of(rows), {named.group, named.part})
+        named = named.of_rows(names_of(rows), {"group", "part"})
         columns = find_columns(task, settings.train, rows, named, labelled=True)
     except FinetuneError:
         return None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_prep.durable import read_object
-from data_prep.text.cells import TEXT_COLUMNS, is_blank, kind_of, whole_characters, words_apart
+from data_prep.text.cells import TEXT_COLUMNS, is_blank, kind_of, parsed_cell, whole_characters, words_apart
 from model import BertModel
 from pretrain.engine.checkpoint import save_model_folder
 from pretrain.engine.device import Precision, evaluating, find_device
@@ -31,6 +31,8 @@ from .sentence_model import Pooling, SentenceModel
 # Vocabulary, tokenizer and settings, generously.
 _TEXTS_AT_ONCE = 4096
 _SMALL_FILES = 4_000_000
+# Columns that hold lists of words.
+_OF_WORDS = ("tokens", "words")
 
 
 class Texts(Labels):
@@ -41,12 +43,13 @@ class Texts(Labels):
 
     def usual_text_columns(self, sample: Sequence[Mapping[str, Any]], label: str | None) -> Sequence[str]:
         """The usual ones, then those of lists of words."""
-        return (*TEXT_COLUMNS, "tokens", "words")
+        return (*TEXT_COLUMNS, *_OF_WORDS)
 
     def example(self, place: str, row: Mapping[str, Any], columns: Columns) -> Example:
         """A text, or a list of words, which are those of the example then."""
         column = columns.texts[0]
-        if isinstance(row.get(column), list):
+        value = parsed_cell(row.get(column)) if column.lower() in _OF_WORDS else row.get(column)
+        if isinstance(value, list):
             return Tagging().example(place, row, columns)
         return Example(place, text_of(dict(row), column))
 

@@ -1,6 +1,7 @@
 """What is held back, and what is said about the texts."""
 
 import os
+import random
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -142,6 +143,23 @@ def test_groups_of_several_classes(number):
     many = of_groups([f"{number}.{n}" for n in range(40)], ["az", "az", *["a"] * 38])
     rest, held = split(many, 0.1, "validation")
     assert [Counter(row.label for row in part)["z"] for part in (rest, held)] == [1, 1]
+
+
+@pytest.mark.parametrize(("groups", "size", "classes"), [(10, 60, 20), (20, 50, 40), (100, 20, 30)])
+def test_large_groups_of_many_classes_are_not_held_back_for_each_of_them(groups, size, classes):
+    random.seed(0)
+    weights = [1 / (number + 1) for number in range(classes)]
+    rows = [
+        Example(
+            f"{group}.{n}", f"text {n} of {group}", None, str(random.choices(range(classes), weights)[0]), str(group)
+        )
+        for group in range(groups)
+        for n in range(size)
+    ]
+    rest, held = split(rows, 0.1, "validation")
+    assert 0.1 <= len(held) / len(rows) < 0.1 + size / len(rows)
+    assert {row.label for row in rest} == {row.label for row in rows}
+    assert 0.6 * classes <= len({row.label for row in held}), "most classes are judged"
 
 
 def test_a_large_group_is_learned_from():
@@ -344,6 +362,25 @@ def test_groups_and_parts_are_needed_where_they_are_used(write_rows, capsys):
     ):
         with pytest.raises(FinetuneError, match=refusal):
             read_dataset(FinetuneSettings(**files, **given))
+
+
+@pytest.mark.parametrize(("task", "labels"), [("regression", [1, 2.5]), ("multi-label", [["a"], ["b"]]),
+                                              ("classification", ["a", "b"])])  # fmt: skip
+def test_a_label_is_needed_also_where_scores_are_given_by_it(task, labels, write_rows):
+    rows = [{"text": f"text {n}", "label": labels[n % 2]} for n in range(40)]
+    train, without = write_rows(rows), write_rows([{"text": "one"}], "without.jsonl")
+    settings = FinetuneSettings(model="none", task=task, train=train, label_column="label", report_by="label")
+    with pytest.raises(FinetuneError, match=r'without\.jsonl has no column "label" among text'):
+        read_dataset(replace(settings, validation=without, test=train))
+
+
+def test_why_no_group_can_be_held_back_is_said(write_rows):
+    rows = [{"text": f"text {n}", "label": f"only {n % 3}" if n < 3 else "ab"[n % 2], "site": n % 3} for n in range(60)]
+    settings = FinetuneSettings(model="none", train=write_rows(rows), group_column="site")
+    with pytest.raises(FinetuneError, match='no value of "site" to hold back, as each has a class that no other has'):
+        read_dataset(settings)
+    with pytest.raises(FinetuneError, match='too few different values of "site"'):
+        read_dataset(replace(settings, train=write_rows([row | {"site": 1} for row in rows])))
 
 
 @pytest.mark.parametrize("task", sorted(set(TASKS) - {"classification", "similarity"}))

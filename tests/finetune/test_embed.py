@@ -335,6 +335,15 @@ def test_the_column_of_training_goes_before_the_usual_ones(embed, encoder, small
     assert json.loads(embed(write_rows(rows), model=folder).out)["vector"] == plain
 
 
+def test_words_of_a_list_are_its_words_in_any_file(embed, tmp_path):
+    words = ["the", "heart-rate,"]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"tokens": words}))
+    (tmp_path / "a.csv").write_text('id,tokens\n1,"' + json.dumps(words).replace('"', '""') + '"\n')
+    for name in ("a.jsonl", "a.csv"):
+        (line,) = [json.loads(line) for line in embed(tmp_path / name, "--words").out.splitlines()]
+        assert line["words"] == words
+
+
 def test_words_of_a_conll_file_are_its_words(embed, tmp_path):
     (tmp_path / "a.conll").write_text("the\tO\nheart-rate\tB-x\n\n7\tO\n\n")
     lines = [json.loads(line) for line in embed(tmp_path / "a.conll", "--words").out.splitlines()]

@@ -458,6 +458,14 @@ def test_of_two_groups_each_is_a_test_part(write_rows, capsys):
     assert '20 of 40 texts are held back, as those of one "site" stay together: give rows' in capsys.readouterr().out
 
 
+def test_folds_of_groups_that_each_have_a_class_of_their_own_hold_texts_back(write_rows):
+    rows = [{"text": f"text {n}", "label": f"only {n % 4}" if n < 8 else "ab"[n % 2], "site": n % 4} for n in range(80)]
+    settings = FinetuneSettings(train=write_rows(rows), folds="groups", group_column="site")
+    for dataset in folds(settings, None):
+        assert len({row.group for row in dataset.test}) == 1 and len(dataset.test) == 20
+        assert 6 <= len(dataset.validation) <= 9 and len(dataset.train) + len(dataset.validation) == 60
+
+
 def test_a_fold_knows_nothing_of_its_test_texts(write_rows):
     numbers = write_rows([{"text": f"text {number}", "score": number**2 / 7} for number in range(30)])
     found = list(folds(FinetuneSettings(train=numbers, task="regression", folds="3"), None))

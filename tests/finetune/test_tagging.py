@@ -492,6 +492,10 @@ def test_a_text_in_brackets_is_no_list_of_words():
         return [example.text[a:b] for a, b in example.words]
 
     assert words("['the', 'gene']") == words("['the', 'gene']", "['O', 'O']") == ["the", "gene"]
+    # Under whatever name they were learned.
+    notes = Tagging().example("", {"notes": "['the', 'gene']"}, Columns(("notes",)))
+    assert [notes.text[a:b] for a, b in notes.words] == ["the", "gene"]
+    assert len(Tagging().example("", {"notes": "[]"}, Columns(("notes",))).words) == 2
     assert words("[ 12 ]", ["O"] * 3) == ["[", "12", "]"] and words("[ 'a' ]", ["O"] * 3) == ["[", "'a'", "]"]
     with pytest.raises(ValueError, match='has no "tokens"'):
         words("[]", "[]")

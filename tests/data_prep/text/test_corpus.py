@@ -118,6 +118,22 @@ def test_the_share_that_would_be_split_is_one_of_the_text(tmp_path_factory, part
     assert abs(int(found[1]) / 100 - expected) < 0.02
 
 
+@pytest.mark.parametrize(
+    "document", ["report_{}.pdf", "{}", "Letter {} about a patient who was seen in the clinic today"]
+)
+def test_a_column_of_names_is_not_the_text_where_another_is(tmp_path, document):
+    note = "The patient was seen in the morning, and the wound had closed. She went home on day {}."
+    rows = [{"document": document.format(n), "notes": note.format(n), "who": f"nurse {n}"} for n in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = "document" if document.startswith("Letter") else "notes"
+    assert Corpus([str(tmp_path / "a.jsonl")]).rules[0].text_column == expected
+    # Names alone are all the text that there is.
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"document": f"{n}.pdf", "who": "x"}) + "\n" for n in range(40))
+    )
+    assert Corpus([str(tmp_path / "b.jsonl")]).rules[0].text_column == "document"
+
+
 @pytest.mark.parametrize("space", ["\u2028", "\x0b", "\x0c", "\x85", "\x1c"])
 def test_the_rules_of_rows_are_found_from_the_lines_that_are_read(tmp_path, space):
     """Only a line feed, CR LF and CR end a line: these rows are paragraphs, whatever stands between their sentences."""

@@ -87,6 +87,21 @@ def test_times_that_python_has_not_are_text(tmp_path, read):
     assert found[2]["far"].startswith("1970-01-01 00:00:00") and found[1]["elsewhere"].endswith("00.001")
 
 
+@pytest.mark.parametrize("first", ["1\tIt", "1-2\tIt's", "0.1\t_"])
+def test_conll_u_is_refused_where_its_last_column_would_be_the_tag(tmp_path, first):
+    path = tmp_path / "a.conll"
+    path.write_text(f"# text = It rained\n{first}\t_\tPRON" + "\t_" * 6 + "\n2\trained\t_\tVERB" + "\t_" * 6 + "\n")
+
+    def words() -> list[list[str]]:
+        (source,) = resolve([str(path)], labelled=True)[0]
+        return [row["tokens"] for _, row in readers.rows(source, "utf-8", Meter())]
+
+    with pytest.raises(PrepError, match=r"a\.conll:2 is a line of CoNLL-U: write word and tag alone"):
+        words()
+    path.write_text("1\tO\nIt\tO\n")
+    assert words() == [["1", "It"]]
+
+
 def test_a_group_of_rows_of_parquet_is_read_bit_by_bit(tmp_path):
     texts = np.random.default_rng(0).integers(97, 123, (20_000, 1_000), np.uint8).view("S1000").ravel().astype(str)
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", use_dictionary=False)
