@@ -3,7 +3,7 @@
 Everything works on the records of the documents (see `records`), so memory is some tens of bytes a document.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -169,18 +169,9 @@ def split_documents(
         role[:num_validation][role[:num_validation] == TRAIN] = VALIDATION
     else:
         target = held_out_target(total, sequence_length)
-        tried = []
-        for arrangement in arrangements:
-            order = _kept_together(records, role, pairs, arrangement)
-            found, held = _hold_out(records, order, role, sizes, target)
-            tried.append((held, found, order, arrangement))
-            if 2 * held >= target:
-                break
-        else:
-            # A looser one is no better where giants leave little to hold out.
-            enough = (each for each in tried if each[0] and 2 * each[0] >= held)
-            held, found, order, arrangement = next(enough, tried[-1])
-        role = found
+        attempts = (_attempt(records, role, pairs, sizes, target, each) for each in arrangements)
+        best = _first_that_suffices(attempts, target)
+        role, order, held, arrangement = best.role, best.order, best.held, best.arrangement
         if held == 0:
             held = _hold_out_smallest_group(records, order, role, sizes, rules)
         if held == 0 and len(records):
@@ -190,6 +181,34 @@ def split_documents(
     wanted = arrangement if num_validation else arrangements[0]
     return Split(role, order, in_vocabulary, cut_document, cut_share, total, held, num_near, arrangement, wanted,
                  is_chosen=not num_validation)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What an arrangement comes to: the roles of the documents, their order, and the bytes held out."""
+
+    arrangement: Arrangement
+    role: np.ndarray
+    order: np.ndarray
+    held: int
+
+
+def _attempt(records, role, pairs, sizes, target: int, arrangement: Arrangement) -> _Attempt:
+    order = _kept_together(records, role, pairs, arrangement)
+    found, held = _hold_out(records, order, role, sizes, target)
+    return _Attempt(arrangement, found, order, held)
+
+
+def _first_that_suffices(attempts: Iterable[_Attempt], target: int) -> _Attempt:
+    """The first that holds out half of the target, else half of what the loosest does: that one is no better where
+    giants leave little to hold out."""
+    tried = []
+    for attempt in attempts:
+        tried.append(attempt)
+        if 2 * attempt.held >= target:
+            return attempt
+    loosest = tried[-1]
+    return next((attempt for attempt in tried if attempt.held and 2 * attempt.held >= loosest.held), loosest)
 
 
 def _without_a_single_group(records: np.ndarray, rules: SplitRules) -> tuple[np.ndarray, SplitRules]:
