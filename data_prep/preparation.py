@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from .assembly import PARTS, assemble
@@ -275,7 +276,9 @@ class Preparation:
     def _cut(self, document: Document, share: float) -> tuple[Document, Document]:
         """A document's first sentences, to learn from, and its last, to evaluate on."""
         sentences = split(document.lines, self.prep.language, document.line)
-        held_out = max(1, round(share * len(sentences)))
+        behind = np.cumsum([len(sentence.encode()) for sentence in reversed(sentences)])
+        # That many sentences come nearest to the share.
+        held_out = 1 + int(np.abs(behind[:-1] - share * behind[-1]).argmin()) if len(sentences) > 1 else 1
         if held_out >= len(sentences):
             length = sum(map(len, document.lines))
             but = " but copies in the beginning, which is what a dry run reads" if self.is_sample else ""

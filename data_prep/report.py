@@ -312,7 +312,7 @@ def markdown(facts: dict) -> str:
     rows = [
         ("documents read", f"{corpus['documents']:,}"),
         ("exact duplicates dropped", f"{corpus['duplicates']:,}"),
-        ("documents that share half of their text with another", near_duplicates),
+        ("documents that share two thirds of their text with another", near_duplicates),
         ("of these dropped", f"{corpus['near_duplicates_dropped']:,}"),
         *((name.replace("_", " "), value or "none") for name, value in corpus["settings"].items()),
         *((f"groups, {part}", f"{number:,}") for part, number in corpus["groups"].items()),

@@ -52,8 +52,8 @@ class PrepSettings:
     """Without --group-column, what is held out as a whole: a file, or a document. auto: a file, if enough whole files
     can be held out."""
     near_duplicates: Literal["group", "drop", "keep"] = "group"
-    """Documents that share half of their text. group: keep them on one side of the held-out split; drop: keep only
-    the first; keep: do not look for them."""
+    """Documents that share two thirds of their text. group: keep them on one side of the held-out split; drop: keep
+    only the first; keep: do not look for them."""
     skip_bad_rows: bool = False
     """Leave out rows that cannot be read or hold no text, however many they are; the report lists the first 20."""
     tokenizer: str | None = None

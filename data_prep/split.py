@@ -3,8 +3,9 @@
 Everything works on the records of the documents (see `records`), so memory is some tens of bytes a document.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from .errors import PrepError
 from .examples.random_keys import keys
-from .near_duplicates import near_duplicates
+from .near_duplicates import near_duplicates, near_earlier_ones
 from .records import find_duplicates, hash_order
 
 # Bytes of UTF-8 text a token takes, about, in the languages measured (clinical English 4.9, novels 4.6, Korean 4.4).
@@ -110,7 +111,7 @@ class Split:
         return found
 
     def _alike(self) -> str:
-        return f"{self.num_near_duplicates:,} documents share half of their text with another one"
+        return f"{self.num_near_duplicates:,} documents share two thirds of their text with another one"
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,16 @@ def split_documents(
     """
     records, rules = _without_a_single_group(records, rules or SplitRules())
     role = np.where(find_duplicates(records), DUPLICATE, TRAIN).astype(np.uint8)
-    pairs = _near_duplicates(records, role, None if rules.near_duplicates == "keep" else signatures)
-    num_near = len(np.unique(pairs))
+    signed, pairs = np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64)
+    if signatures is not None and rules.near_duplicates != "keep":
+        signed = np.flatnonzero(records["signed"])
+        pairs = _pairs(near_duplicates, signatures, signed, role)
     if rules.near_duplicates == "drop":
-        pairs = _drop(role, pairs)
+        pairs = _drop_all(role, pairs, signed, signatures)
     elif num_validation:
-        pairs = _drop_beside_validation(role, pairs, num_validation)
+        pairs = _drop_beside_validation(role, pairs, signed, signatures, num_validation)
+    num_near = len(np.unique(pairs))
+    pairs = pairs[(role[pairs] == TRAIN).all(axis=1)]
     sizes = np.where(role == TRAIN, records["bytes"], 0).astype(np.int64)
     total = int(sizes.sum())
     held, cut_document, cut_share = int(sizes[:num_validation].sum()), None, 0.0
@@ -234,31 +239,46 @@ def _first_in_order(records, order, keep, sizes) -> np.ndarray:
     return chosen
 
 
-def _near_duplicates(records: np.ndarray, role: np.ndarray, signatures: np.ndarray | None) -> np.ndarray:
-    """Pairs of near duplicates among the documents that are no exact ones: int64 [pairs, 2], the earlier one first."""
-    if signatures is None or not len(signatures):
-        return np.empty((0, 2), dtype=np.int64)
-    documents = np.flatnonzero(records["signed"])
-    rows = np.flatnonzero(role[documents] == TRAIN)
-    return documents[near_duplicates(signatures, rows)]
+def _pairs(find: Callable[..., np.ndarray], signatures, signed: np.ndarray, role: np.ndarray) -> np.ndarray:
+    """What `find` finds among the signed documents in training: int64 [pairs, 2], the earlier one first."""
+    rows = np.flatnonzero(role[signed] == TRAIN)
+    return signed[find(signatures, rows)]
 
 
-def _drop(role: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Mark what is nearly equal to an earlier document that is kept; returns the other pairs."""
+def _drop(role: np.ndarray, pairs: np.ndarray) -> None:
+    """Mark what is nearly equal to an earlier document that is kept."""
     # By the later document, so that the fate of the earlier one is known.
     for first, second in pairs[np.lexsort((pairs[:, 0], pairs[:, 1]))].tolist():
         if role[first] == TRAIN:
             role[second] = NEAR_DUPLICATE
-    return pairs[(role[pairs] == TRAIN).all(axis=1)]
 
 
-def _drop_beside_validation(role: np.ndarray, pairs: np.ndarray, num_validation: int) -> np.ndarray:
-    """Mark what is nearly equal to a validation document, also through others; returns the other pairs."""
+def _drop_all(role: np.ndarray, pairs: np.ndarray, signed: np.ndarray, signatures) -> np.ndarray:
+    """Mark what is nearly equal to an earlier document that is kept; returns all pairs that were found.
+
+    Those that are kept are compared again: what stood between two of them may be gone.
+    """
+    found = pairs
+    _drop(role, pairs)
+    while len(signed) and len(pairs := _pairs(near_earlier_ones, signatures, signed, role)):
+        _drop(role, pairs)
+        found = np.concatenate([found, pairs])
+    return found
+
+
+def _drop_beside_validation(
+    role: np.ndarray, pairs: np.ndarray, signed: np.ndarray, signatures, num_validation: int
+) -> np.ndarray:
+    """Mark what is nearly equal to a validation document, also through others; returns all pairs that were found."""
+    if len(signed):
+        num_first = int(np.count_nonzero(role[signed[signed < num_validation]] == TRAIN))
+        others = _pairs(partial(near_earlier_ones, num_first=num_first), signatures, signed, role)
+        pairs = np.concatenate([pairs, others])
     alike = _components(pairs, len(role))
     near = np.isin(alike, alike[:num_validation][role[:num_validation] == TRAIN]) & (role == TRAIN)
     near[:num_validation] = False
     role[near] = NEAR_DUPLICATE
-    return pairs[(role[pairs] == TRAIN).all(axis=1)]
+    return pairs
 
 
 def _components(pairs: np.ndarray, count: int) -> np.ndarray:

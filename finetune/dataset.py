@@ -23,8 +23,8 @@ from .tasks.selection import task_of
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
-# Of the share that is to be held back, what is too much of groups.
-_FAR_MORE = 1.5
+# Times the share that is to be held back: what is too much of groups.
+_FAR_MORE = 2.0
 _SAMPLED_TEXTS = 1_000
 MOST_PARTS = 50
 
@@ -98,7 +98,7 @@ def _obstacle(rows: Sequence[Example], columns: Columns) -> str:
         return "has too few different texts to hold a tenth back"
     if len({row.group for row in rows}) < 2:
         return f'has too few different values of "{columns.group}" to hold a tenth back'
-    return f'has no value of "{columns.group}" to hold back, as each has a class that no other has'
+    return f'cannot be split, as each value of "{columns.group}" has a class that no other has'
 
 
 def judged(dataset: Dataset) -> Dataset:
@@ -223,8 +223,8 @@ def split(
     rows = Counter(units)
     texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
     classes: dict[bytes, Counter[str]] = {}
-    for unit, example in sorted(zip(units, examples, strict=True), key=lambda pair: pair[0]):
-        classes.setdefault(unit, Counter())[stratum(example)] += 1
+    for unit, _, name in sorted(set(zip(units, contents, map(stratum, examples), strict=True))):
+        classes.setdefault(unit, Counter())[name] += 1
     held = _of_own_classes(classes, rows, texts, share)
     has_groups = by_group and any(example.group is not None for example in examples)
     if has_groups and sum(texts[unit] for unit in held) > _FAR_MORE * share * texts.total():
@@ -241,7 +241,7 @@ def _of_own_classes(
     """Units to hold back, of each class those that have no rarer one.
 
     Args:
-        classes: of the rows of each unit.
+        classes: of the texts of each unit.
         rows, texts: how many each unit has.
     """
     labels = {unit: sorted(of_unit) for unit, of_unit in classes.items()}

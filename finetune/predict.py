@@ -186,7 +186,10 @@ class Writer:
             self._csv.writeheader()
         late = [name for name in row if name not in self._csv.fieldnames]
         if late:
-            raise FinetuneError("a row has a column that the first row does not have: use --format jsonl")
+            where = example.place if example else "a row"
+            raise FinetuneError(
+                f'{where} has a column "{late[0]}" that the first row does not have: give an --out that ends in .jsonl'
+            )
         own = own if output is None else self.task.flat_prediction(output, example)
         line = {name: to_json(value) if isinstance(value, list | dict) else value for name, value in row.items()} | own
         # The csv module leaves bare a lone carriage return, which readers take for the end of a row, and blanks before

@@ -17,7 +17,7 @@ TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 """Names that a text column usually has, the most usual first."""
 
 # Characters and words of a name; what is longer is a text.
-_LONGEST_NAME, _MOST_WORDS_OF_NAME = 60, 7
+_LONGEST_NAME, MOST_WORDS_OF_NAME = 60, 7
 JOINERS = ("\u200c", "\u200d")
 """Without a width: they decide how the letters beside them are written, as in Persian and in many Indian scripts."""
 
@@ -91,7 +91,7 @@ def usual_column(names: Sequence[str], usual: Sequence[str]) -> str | None:
 
 def is_text(name: str) -> bool:
     """Whether what stands for a name, of a column or a class, is longer than names are."""
-    return len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS_OF_NAME
+    return len(name) > _LONGEST_NAME or len(name.split()) > MOST_WORDS_OF_NAME
 
 
 def group_of(row: dict[str, Any], column: str | None) -> str | None:

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ..errors import PrepError
-from .cells import TEXT_COLUMNS, column_names, is_text, kind_of, line_of, lines_of, usual_column
+from .cells import MOST_WORDS_OF_NAME, TEXT_COLUMNS, column_names, kind_of, line_of, lines_of, usual_column
 from .lines import Meter, text_blocks
 from .readers import Rows, refuse, rows
 from .sentences import split
@@ -33,8 +33,6 @@ LINES = ("auto", "sentence", "paragraph", "wrapped")
 LARGE_FILE = 4_000_000
 """Bytes of text. Few documents are so long, so a file that is has rules of its own."""
 
-# Of the values of a column, the share of names (see `is_text`) above which it holds names, or below which texts.
-_ARE_NAMES, _ARE_TEXTS = 0.9, 0.5
 _SAMPLED_FILES = 16
 _SAMPLED_ROWS = 200
 _SAMPLED_LINES = 2000
@@ -215,18 +213,20 @@ class RuleFinder:
     def _text_column(self, source: Source, columns: list[str], found: list[dict[str, Any]]) -> str:
         """The column with a usual name, of those that are mostly text, else the one with the longest, of text alone.
 
-        One whose values are names, as a "document" may hold those of files, is passed over where another holds texts.
+        A "document" that holds names, as of files, is passed over where another column holds sentences.
         """
-        lengths, names = {}, {}
+        lengths, mostly, sentences = {}, set(), {}
         for name in columns:
             values = [row[name] for row in found if row.get(name) is not None]
             texts = [value for value in values if isinstance(value, str)]
             if texts and len(texts) == len(values):
                 lengths[name] = fmean(map(len, texts))
             if texts and 2 * len(texts) > len(values):
-                names[name] = sum(bool(text.strip()) and not is_text(text) for text in texts) / len(texts)
-        most = _ARE_NAMES if any(names[name] < _ARE_TEXTS for name in lengths) else 1.0
-        if usual := usual_column([name for name in columns if name in names and names[name] <= most], TEXT_COLUMNS):
+                mostly.add(name)
+                sentences[name] = sum(len(text.split()) > MOST_WORDS_OF_NAME for text in texts) / len(texts)
+        if any(sentences[name] > 0.5 for name in lengths):
+            mostly -= {name for name in mostly if name.strip().lower() == "document" and sentences[name] < 0.1}
+        if usual := usual_column([name for name in columns if name in mostly], TEXT_COLUMNS):
             return usual
         if not lengths:
             values = (row[name] for row in found for name in columns if row.get(name) is not None)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..errors import PrepError
 from ..settings import PrepSettings
 from ..text.corpus import Document
 from .extension import new_entries
-from .training import automatic_size, count_characters, train_vocabulary
+from .training import automatic_size, count_characters, enough_of, train_vocabulary
 from .wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # Raise it when another vocabulary comes out of the same text: what an earlier version left unfinished is not used.
@@ -73,10 +74,12 @@ def _entries(prep: PrepSettings, given: WordPieceTokenizer, documents: Documents
     wanted, least = prep.extend_vocab, prep.min_documents
     if least == 1:
         return new_entries(given, lambda: _lines(documents), wanted)
-    # Not every entry occurs in that many documents.
-    entries = new_entries(given, lambda: _lines(documents), 2 * wanted)
-    shared = set(shared_entries(given.extended(entries), documents, least))
-    return [entry for entry in entries if entry in shared][:wanted]
+
+    def keep(entries: list[str]) -> list[str]:
+        shared = set(shared_entries(given.extended(entries), documents, least))
+        return [entry for entry in entries if entry in shared]
+
+    return enough_of(partial(new_entries, given, lambda: _lines(documents)), keep, wanted)
 
 
 def _lines(documents: Documents) -> Iterator[str]:

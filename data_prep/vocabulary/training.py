@@ -25,6 +25,9 @@ SIZE_MULTIPLE, LEAST_SIZE = 64, 128
 COVERAGE = 0.9995
 """Share of a text that its letters should make; the rest is [UNK] (as in SentencePiece for Chinese and Japanese)."""
 
+MOST_CANDIDATES = 200_000
+"""Entries that are looked at, where few of them may stay."""
+
 _CHUNK = 1 << 16  # characters handed to the trainer at once
 
 
@@ -60,11 +63,19 @@ def train_vocabulary(
     letters, continuing = _alphabet(frequent, size)
     if not letters:
         raise PrepError("no character occurs twice in the text, so no vocabulary can be trained: give more text")
-    wanted = size if keep is None else 2 * size
-    vocabulary = _join_pairs(words, wanted, letters, continuing)
-    vocabulary = _filled(vocabulary, wanted, frequent)
-    if keep:
-        vocabulary = keep(vocabulary)[:size]
+
+    is_final = keep is None or vocab_size is None
+
+    def trained(size: int) -> list[str]:
+        # The words are used up, unless they may be needed again.
+        given = words if is_final else words.copy()
+        return _filled(_join_pairs(given, size, letters, continuing), size, frequent)
+
+    if keep is None:
+        vocabulary = trained(size)
+    else:
+        # What may not stay can be most of it; "auto" shrinks instead.
+        vocabulary = enough_of(trained, keep, size, most=2 * size if is_final else MOST_CANDIDATES)
     if vocab_size is None:
         fill = -len(vocabulary) % SIZE_MULTIPLE
         return vocabulary + [f"[unused{i}]" for i in range(fill)]
@@ -76,6 +87,30 @@ def train_vocabulary(
             f"fewer than --vocab-size {vocab_size}: use --vocab-size {remedy}"
         )
     return vocabulary
+
+
+def enough_of(
+    candidates: Callable[[int], list[str]],
+    keep: Callable[[list[str]], list[str]],
+    wanted: int,
+    most: int = MOST_CANDIDATES,
+) -> list[str]:
+    """Of more and more candidates those that may stay, until there are as many as wanted, or no further ones; if there
+    never are, the most that there were.
+
+    Args:
+        candidates: gives that many, or all that there are.
+        most: candidates from which on no more are asked for.
+    """
+    kept: list[str] = []
+    asked = 2 * wanted
+    while True:
+        found = candidates(asked)
+        # Fewer may stay of more candidates: whole words take the place of their pieces.
+        kept = max(kept, keep(found)[:wanted], key=len)
+        if len(kept) == wanted or len(found) < asked or asked >= most:
+            return kept
+        asked *= 2
 
 
 def count_characters(texts: Iterable[str]) -> np.ndarray:

@@ -201,14 +201,19 @@ def _units(text: str, characters: int) -> int:
 def doccano(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A row that doccano imports, whose places are UTF-16 units."""
     label = [[_units(text, each.start), _units(text, each.end), each.type] for each in found]
-    return {**_others(row), "text": text, "label": label}
+    # It numbers the rows itself.
+    own = {"source_id": row["id"]} if "id" in row else {}
+    return {**own, **_others(row, text), "text": text, "label": label}
 
 
 def prodigy(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
     """A row that Prodigy reads."""
     spans = [{"start": each.start, "end": each.end, "label": each.type} for each in found]
-    own = {"id": row["id"]} if "id" in row else {}
-    return {"text": text, "spans": spans, "meta": own | _others(row)}
+    own, others = {"id": row["id"]} if "id" in row else {}, _others(row, text)
+    meta = others.get("meta")
+    if isinstance(meta, Mapping) and meta.keys().isdisjoint({*own, *others}):
+        others |= others.pop("meta")
+    return {"text": text, "spans": spans, "meta": own | others}
 
 
 def label_studio(row: Mapping[str, Any], text: str, found: Sequence[Mention]) -> dict[str, Any]:
@@ -227,14 +232,16 @@ def label_studio(row: Mapping[str, Any], text: str, found: Sequence[Mention]) ->
         }
         for each in found
     ]
-    task = {"data": {**_others(row), "text": text}, "predictions": [{"result": result}]}
+    task = {"data": {**_others(row, text), "text": text}, "predictions": [{"result": result}]}
     return {"id": row["id"], **task} if "id" in row else task
 
 
 # What a tool writes beside the text, and what it is asked for.
-_OWN = {"id", "text", "label", "labels", "spans", "entities", "tokens", "tags", "answer", "meta"}
+_OWN = {"id", "text", "label", "labels", "spans", "entities", "tokens", "tags", "answer"}
 
 
-def _others(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row that are neither text nor labels."""
-    return {name: value for name, value in row.items() if name not in _OWN and not name.startswith("_")}
+def _others(row: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The columns of a row that are neither text nor labels; what was called "text" and is not this one is
+    "source_text"."""
+    found = {name: value for name, value in row.items() if name not in _OWN and not name.startswith("_")}
+    return found | ({"source_text": row["text"]} if row.get("text", text) != text else {})

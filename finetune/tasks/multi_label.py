@@ -105,7 +105,7 @@ class MultiLabel(Task):
             value = [value]
         names = [class_name(each, column) for each in value]
         if len(names) > len(set(names)) and all(isinstance(each, int | float) and each in (0, 1) for each in value):
-            raise ValueError(f'has 0 or 1 for each label in "{column}", where the names of those that it has should be')
+            raise ValueError(f'has a 0 or 1 for each label in "{column}": names of labels are wanted there')
         return tuple(sorted(set(names)))
 
     def fitted(self, train: Sequence[Example], columns: Columns, settings: FinetuneSettings) -> "MultiLabel":

@@ -38,8 +38,8 @@ def settle() -> None:
 
 @contextmanager
 def left_as_found() -> Iterator[None]:
-    """Inside, torch computes as in a new process; after the block it has the number of threads, the modes, and its
-    generators the state, that it had before."""
+    """Inside, torch is in no `no_grad`, `inference_mode` or `autocast`, and its default dtype is float32. Afterwards
+    these, its number of threads and the state of its generators are what they were."""
     import torch
 
     threads, numbers = torch.get_num_threads(), torch.get_default_dtype()

@@ -157,6 +157,32 @@ def test_near_duplicates_of_a_validation_corpus_are_not_learned(tmp_path):
     assert found.role.tolist() == [VALIDATION] * 10 + [TRAIN] * 40 + [NEAR_DUPLICATE] * 10
 
 
+def form_letters(seed: int) -> list[list[str]]:
+    """Of five forms, each with as much of its own as makes two of a form alike or just not."""
+    rng = random.Random(seed)
+    forms = [text(seed * 10 + number, 200) for number in range(5)]
+    return [forms[rng.randrange(5)] + text(1_000 + seed * 200 + n, rng.randrange(60, 130)) for n in range(200)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("num_validation", [0, 40])
+def test_what_was_dropped_hides_no_other_near_duplicate(tmp_path, seed, num_validation):
+    """Beside brute force: what shares a band, and agrees in half of the signature, is found whatever stands between."""
+    texts = form_letters(seed)
+    signed = signatures(texts)
+    bands = signed.reshape(len(texts), -1, 3)
+    agree = (signed[:, None] == signed[None]).mean(axis=-1) >= 0.5
+    alike = agree & (bands[:, None] == bands[None]).all(axis=-1).any(axis=-1)
+    rules = SplitRules("group" if num_validation else "drop")
+    role = split_of(tmp_path, documents_of(texts), rules, num_validation).role
+    kept = role != NEAR_DUPLICATE
+    assert 20 < kept.sum() < len(texts) - 20
+    if num_validation:
+        assert not alike[:num_validation, num_validation:][:, kept[num_validation:]].any()
+    else:
+        assert alike[np.ix_(kept, kept)].sum() == kept.sum(), "only with itself"
+
+
 def test_a_corpus_of_one_text_over_and_over_is_still_split_and_says_so(tmp_path):
     texts = [changed(text(1), 0.005, seed) for seed in range(100)]
     found = split_of(tmp_path, documents_of(texts), SplitRules("group"))

@@ -212,6 +212,19 @@ def test_held_out_text_in_other_characters_is_said(corpus, tmp_path):
     assert f"{share} of the held-out tokens are [UNK]" in (found.folder / "prep_report.md").read_text()
 
 
+@pytest.mark.parametrize("begins_with", ["short", "long"])
+def test_of_a_single_document_that_is_cut_the_share_is_one_of_its_text(tmp_path, begins_with):
+    """Whatever the length of the sentences at its end."""
+    rng = random.Random(3)
+    lines = {"short": [sentence(rng) for _ in range(600)],
+             "long": [" ".join(sentence(rng) for _ in range(12)) for _ in range(200)]}  # fmt: skip
+    other = {"short": "long", "long": "short"}[begins_with]
+    (tmp_path / "one.txt").write_text("\n".join(lines[begins_with] + lines[other]))
+    found = prepare(settings(tmp_path / "one.txt", document="file", line="sentence"), EXAMPLES, tmp_path / "out")
+    train, held = (sum(len(shard.ids) for shard in part) for part in (found.train, found.validation))
+    assert held / (train + held) == pytest.approx(0.2, abs=0.02)
+
+
 def test_words_are_counted_by_groups_beside_a_validation_corpus_without_them(tmp_path):
     rng = random.Random(2)
     rows = [{"text": f"{sentence(rng)} {sentence(rng)}", "patient": f"p{number % 30}"} for number in range(150)]
@@ -264,7 +277,7 @@ def test_groups_stay_together(tmp_path):
     assert facts["corpus"]["groups"] == {"train": 40 - held, "validation": held}
     report = (found.folder / "prep_report.md").read_text()
     assert f"| groups, validation | {held} |" in report
-    assert "| documents that share half of their text with another | 6 |" in report
+    assert "| documents that share two thirds of their text with another | 6 |" in report
 
 
 def sentences_of(shards):

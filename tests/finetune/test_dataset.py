@@ -377,7 +377,7 @@ def test_a_label_is_needed_also_where_scores_are_given_by_it(task, labels, write
 def test_why_no_group_can_be_held_back_is_said(write_rows):
     rows = [{"text": f"text {n}", "label": f"only {n % 3}" if n < 3 else "ab"[n % 2], "site": n % 3} for n in range(60)]
     settings = FinetuneSettings(model="none", train=write_rows(rows), group_column="site")
-    with pytest.raises(FinetuneError, match='no value of "site" to hold back, as each has a class that no other has'):
+    with pytest.raises(FinetuneError, match='cannot be split, as each value of "site" has a class that no other has'):
         read_dataset(settings)
     with pytest.raises(FinetuneError, match='too few different values of "site"'):
         read_dataset(replace(settings, train=write_rows([row | {"site": 1} for row in rows])))

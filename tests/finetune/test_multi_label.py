@@ -230,7 +230,7 @@ def test_labels_are_lists_or_joined_and_none_is_no_label():
     assert labels("[a]") == ("[a]",) and labels("[b] 'a' [c]") == ("[b] 'a' [c]",)
     assert labels([1, "x"]) == ("1", "x") and labels([0, 1]) == ("0", "1")
     for value in ([0, 0, 1], "[0 1 0 0]", [0.0, 1.0, 1.0], [False, False, True]):
-        with pytest.raises(ValueError, match='has 0 or 1 for each label in "labels", where the names'):
+        with pytest.raises(ValueError, match='has a 0 or 1 for each label in "labels"'):
             labels(value)
     for value in (None, [None], ["a", ""], ["a", " "], [["a"]], {"a": 1}, [0.5]):
         with pytest.raises(ValueError, match="labels"):

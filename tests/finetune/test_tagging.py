@@ -521,12 +521,14 @@ def test_rows_that_were_accepted_in_prodigy_without_an_entity_have_none():
 @pytest.mark.parametrize("form", ["doccano", "prodigy", "label-studio"])
 def test_rows_are_written_for_annotation_tools_with_what_else_they_have(form):
     example, task = Tagging().example("1", {"text": "Bo", "label": []}, TEXT), Tagging(["O", "B-PER", "I-PER"])
-    row = {"id": 7, "site": "north", "n": float("nan"), "_hash": 3}
+    row = {"id": 7, "site": "north", "n": float("nan"), "_hash": 3, "meta": {"pmid": 5}, "text": "Another text"}
     made = task.written(form, row, example, np.array([[0.0, 1.0, 0.0]], np.float32))
     found = json.loads(made, parse_constant=pytest.fail)
     kept = {"doccano": found, "prodigy": found.get("meta"), "label-studio": found.get("data")}[form]
     assert kept["site"] == "north" and kept["n"] is None and "_hash" not in kept
-    assert form == "doccano" or (found if form == "label-studio" else kept)["id"] == 7
+    assert (found if form == "label-studio" else kept)["source_id" if form == "doccano" else "id"] == 7
+    assert (kept if form == "prodigy" else kept["meta"])["pmid"] == 5
+    assert kept["source_text"] == "Another text" and (found if form != "label-studio" else kept)["text"] == "Bo"
 
 
 def test_dates_in_a_row_are_written_for_annotation_tools():

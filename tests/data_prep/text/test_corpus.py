@@ -127,6 +127,13 @@ def test_a_column_of_names_is_not_the_text_where_another_is(tmp_path, document):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = "document" if document.startswith("Letter") else "notes"
     assert Corpus([str(tmp_path / "a.jsonl")]).rules[0].text_column == expected
+    # Short texts beside long values that are none.
+    shorts = {"text": "chest pain {}", "sentence": "He was seen .", "document": "{}.pdf"}
+    longs = ("ab12" * 16, f"/data/{'x' * 70}", f"https://www.example.org/{'x' * 60}")
+    for (name, value), other in zip(shorts.items(), longs, strict=True):
+        rows = [{name: value.format(n), "other": f"{other}{n}"} for n in range(40)]
+        (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert Corpus([str(tmp_path / "c.jsonl")]).rules[0].text_column == name
     # Names alone are all the text that there is.
     (tmp_path / "b.jsonl").write_text(
         "".join(json.dumps({"document": f"{n}.pdf", "who": "x"}) + "\n" for n in range(40))

@@ -119,6 +119,9 @@ def test_what_does_not_show_its_encoding_is_refused(tmp_path, data, refusal):
     "The patient was seen by Dr. José in the morning.",
     "It cost € 20, and the dose was 5 µg in 2 m².",
     "Die Größe war üblich, das Gewicht auch; alles andere wurde am nächsten Tag bestimmt.",
+    "»Guten Morgen«, sagte Anna.",
+    "Hun sagde: »Nej«.",
+    "Il a attendu 3½ans.",
 ])  # fmt: skip
 @pytest.mark.parametrize("count", [1, 100])
 def test_a_few_marks_of_an_office_are_cp1252(line, count):

@@ -1,5 +1,7 @@
 """Entries added to a vocabulary: they are what shortens the text most, and nothing else changes."""
 
+import json
+import random
 import tracemalloc
 from collections import Counter
 from itertools import combinations
@@ -9,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import PrepError
+from data_prep.preparation import prepare
 from data_prep.run import main
-from data_prep.settings import PrepSettings
+from data_prep.settings import ExampleSettings, PrepSettings
 from data_prep.vocabulary.extension import _best, cut, new_entries, words_in_pieces
 from data_prep.vocabulary.wordpiece import WordPieceTokenizer
 
@@ -126,6 +129,25 @@ def test_entries_of_one_document_alone_are_not_added_where_more_are_asked_for(tm
         assert main([*given, "--extend-vocab=2", f"--min-documents={least}", f"--out={out}"]) == 0
         added[least] = WordPieceTokenizer.load(out / "tokenizer").vocabulary[small_tokenizer.vocab_size :]
     assert "quixbert" in added[1] and "quixbert" not in added[5] and "dialysis" in added[5]
+
+
+@pytest.mark.parametrize("option", ["extend_vocab", "vocab_size"])
+def test_names_that_may_not_stay_take_no_places(tmp_path, small_tokenizer, option):
+    """Each of 150 letters has a long name of its own many times, which shortens it most."""
+    rng = random.Random(5)
+    made_up = ["".join(rng.choice("bdfgklmnprst") + rng.choice("aeiou") for _ in range(5)) for _ in range(350)]
+    names, words = made_up[:150], made_up[150:]
+    letters = [" ".join([f"{name} was seen ."] * 30 + rng.sample(words, 30)) for name in names]
+    (tmp_path / "letters.jsonl").write_text("".join(json.dumps({"text": letter}) + "\n" for letter in letters))
+    given = {"extend_vocab": 150, "tokenizer": str(tmp_path / "given")} if option == "extend_vocab" else {option: 320}
+    small_tokenizer.save(tmp_path / "given", 48)
+    (tmp_path / "held.txt").write_text("it was seen .\nso was this .\n" * 40)
+    given |= {"corpus": (str(tmp_path / "letters.jsonl"),), "validation_corpus": (str(tmp_path / "held.txt"),)}
+    prep = PrepSettings(min_documents=5, workers=1, **given)
+    found = prepare(prep, ExampleSettings(sequence_length=48), tmp_path / "out").tokenizer.vocabulary
+    assert len(found) == (len(small_tokenizer.vocabulary) + 150 if option == "extend_vocab" else 320)
+    assert not set(names) & set(found)
+    assert len(set(words) & set(found)) > 50
 
 
 def test_too_many_are_refused_with_the_number_there_is(tmp_path, small_tokenizer, capsys):
