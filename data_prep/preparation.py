@@ -161,8 +161,14 @@ class Preparation:
             now = self.identity
             texts = ("text", "validation_text", "tokenizer")
             found = [f"the {name.replace('_', ' ')} is another" for name in texts if before.get(name) != now.get(name)]
-            rest = [{k: v for k, v in identity.items() if k not in texts} for identity in (before, now)]
+            rest = [{k: v for k, v in identity.items() if k not in (*texts, "show_text")} for identity in (before, now)]
             found += command_line.differences(*rest)
+            # What shows less than it may is as good; the other way text would stay where none may be.
+            if not found and now.get("show_text") == "no" != before.get("show_text"):
+                raise PrepError(
+                    f"{self.out} was prepared with --show-text yes, so its report and log show text: remove that "
+                    "folder, which is prepared again, or leave out --show-text no"
+                )
             if found:
                 raise PrepError(
                     f"{self.out} holds a corpus prepared otherwise ({'; '.join(found)}): give another --out, "
