@@ -1,6 +1,7 @@
 """What a model gives away: made-up names planted in the text, once and ten times, and asked for under a mask.
 
-    python benchmarks/canaries.py --corpus articles.txt.gz [--megabytes 1] [--budgets 2m,10m] [--min-documents 1,5]
+    python benchmarks/canaries.py --corpus articles.txt.gz [--megabytes 1] [--budgets 17epochs,85epochs]
+        [--min-documents 1,5]
 
 Of the corpus (a document a block, a sentence a line) the first documents are taken, and the held-out text from what
 stands behind them, so that every planted name is trained on. Each canary is a made-up first and
@@ -64,7 +65,7 @@ def main() -> int:
         "--corpus", type=Path, required=True, help="text, a document a block between blank lines, .gz or not"
     )
     made.add_argument("--megabytes", type=float, default=1.0, help="of it that is used (default: 1)")
-    made.add_argument("--budgets", default="2m,10m", help="trainings (default: %(default)s)")
+    made.add_argument("--budgets", default="17epochs,85epochs", help="trainings (default: %(default)s)")
     made.add_argument("--min-documents", default="1,5", help="vocabularies (default: %(default)s)")
     made.add_argument("--preset", default="micro", help="model size (default: %(default)s)")
     made.add_argument("--canaries", type=int, default=40, help="names of each kind (default: %(default)s)")
