@@ -96,8 +96,8 @@ class MultiLabel(Task):
 
     def label_of(self, row: Mapping[str, Any], column: str) -> tuple[str, ...]:
         """The names of a row's labels, of a list (see `parsed_cell`) or joined by semicolons, each once, in order; an
-        empty list or text is no label. Raises ValueError with what is wrong with it: also where a list has a 0 or 1 for
-        each label that there is, as far as it shows."""
+        empty list or text is no label. Raises ValueError with what is wrong with it, such as a 0 or 1 for each label
+        that there is."""
         value = parsed_cell(row.get(column))
         if isinstance(value, str):
             value = [part for part in value.split(SEPARATOR) if part.strip()]
