@@ -1,9 +1,8 @@
-"""The labelled texts of a fine-tuning: read, checked against each other, and split."""
+"""The labelled texts of a fine-tuning: read, checked against each other, and parted."""
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -17,14 +16,13 @@ from data_prep.text.cells import is_text
 from .columns import columns_of_file, columns_of_further_file, first_rows, named_columns, names_of
 from .rows import BUILTIN, BadRows, Columns, Example, read_rows
 from .settings import FinetuneError, FinetuneSettings
+from .split import content_hash, split
 from .tasks import Task
 from .tasks.selection import task_of
 
 VALIDATION_SHARE = 0.1
 # Of the built-in texts, which have no test file of their own.
 BUILTIN_TEST_SHARE = 0.1
-# Times the share that is to be held back: what is too much of groups.
-_FAR_MORE = 2.0
 _SAMPLED_TEXTS = 1_000
 MOST_PARTS = 50
 
@@ -134,14 +132,6 @@ def not_of_training(settings: FinetuneSettings) -> set[str]:
     return ({"group"} if settings.validation else set()) | ({"part"} if settings.validation or settings.test else set())
 
 
-def units_of(examples: Sequence[Example], purpose: str) -> list[bytes]:
-    """What cannot be parted: the copies of a text, or all texts of a group."""
-    return [
-        _content_hash(example, purpose) if example.group is None else _hash("group", purpose, example.group)
-        for example in examples
-    ]
-
-
 def _columns_of(task: Task, name: str, path: str, settings: FinetuneSettings, columns: Columns) -> Columns:
     """Those of a further file, which must have the columns of the first, unless the task takes others."""
     if path == BUILTIN:
@@ -197,112 +187,10 @@ def _own_columns(
     return columns_of_file(task, path, settings.encoding, named, show_text, {"texts", "label", "group", *may_lack})
 
 
-def split(
-    examples: Sequence[Example],
-    share: float,
-    purpose: str,
-    stratum: Callable[[Example], str],
-    by_group: bool = True,
-) -> tuple[list[Example], list[Example]]:
-    """Hold back a share of each stratum, say a class, by a hash of the content; equal texts stay together, or all texts
-    of a group.
-
-    Which rows they are depends on the texts and groups alone: not on their order, nor on a seed. Texts that are equal
-    count as one. No stratum is held back whole. A text with more copies, or a group with more rows, than this share of
-    its class stays with the rest, where there are others. Texts of several groups can be on both sides. Where groups
-    are so large that each class with its own ones would take far more than the share, classes have some in common.
-
-    Args:
-        by_group: False splits the texts of groups too.
-
-    Returns:
-        (the rest, those held back), both in the order of `examples`.
-    """
-    contents = [_content_hash(example, purpose) for example in examples]
-    units = units_of(examples, purpose) if by_group else contents
-    rows = Counter(units)
-    texts = Counter(unit for unit, _ in set(zip(units, contents, strict=True)))
-    classes: dict[bytes, Counter[str]] = {}
-    for unit, _, name in sorted(set(zip(units, contents, map(stratum, examples), strict=True))):
-        classes.setdefault(unit, Counter())[name] += 1
-    held = _of_own_classes(classes, rows, texts, share)
-    has_groups = by_group and any(example.group is not None for example in examples)
-    if has_groups and sum(texts[unit] for unit in held) > _FAR_MORE * share * texts.total():
-        held = min(held, _of_all_classes(classes, share), key=lambda units: (not units, sum(texts[u] for u in units)))
-    parts: tuple[list[Example], list[Example]] = ([], [])
-    for example, unit in zip(examples, units, strict=True):
-        parts[unit in held].append(example)
-    return parts
-
-
-def _of_own_classes(
-    classes: Mapping[bytes, Counter[str]], rows: Counter[bytes], texts: Counter[bytes], share: float
-) -> set[bytes]:
-    """Units to hold back, of each class those that have no rarer one.
-
-    Args:
-        classes: of the texts of each unit.
-        rows, texts: how many each unit has.
-    """
-    labels = {unit: sorted(of_unit) for unit, of_unit in classes.items()}
-    left = Counter(chain.from_iterable(labels.values()))
-    by_class: dict[str, list[bytes]] = {}
-    for unit, names in labels.items():
-        # What is of several strata belongs to the rarest of them, which has the fewest to choose from.
-        by_class.setdefault(min(names, key=lambda name: (left[name], name)), []).append(unit)
-    held: set[bytes] = set()
-    for _, of_class in sorted(by_class.items()):
-        wanted, most = (max(1, round(share * sum(of[unit] for unit in of_class))) for of in (texts, rows))
-        has_small = False
-        # Of those that are too large the smallest comes first.
-        for excess, unit in sorted(((rows[unit] if rows[unit] > most else 0), unit) for unit in of_class):
-            if wanted <= 0 or (excess and has_small):
-                break
-            if all(left[name] > 1 for name in labels[unit]):
-                held.add(unit)
-                left.subtract(labels[unit])
-                wanted -= texts[unit]
-                has_small = has_small or not excess
-    return held
-
-
-def _of_all_classes(classes: Mapping[bytes, Counter[str]], share: float) -> set[bytes]:
-    """Units to hold back, from the rarest class on: for each what it lacks of the share, until all together have it."""
-    of_class: Counter[str] = Counter()
-    for of_unit in classes.values():
-        of_class.update(of_unit)
-    left, most = Counter(chain.from_iterable(classes.values())), share * of_class.total()
-    held: set[bytes] = set()
-    got: Counter[str] = Counter()
-    having: dict[str, list[bytes]] = {}
-    # Of those that are too large the smallest comes first.
-    for unit in sorted(classes, key=lambda unit: (max(0, classes[unit].total() - most), unit)):
-        for name in classes[unit]:
-            having.setdefault(name, []).append(unit)
-    for name, count in sorted(of_class.items(), key=lambda item: (item[1], item[0])):
-        for unit in having[name]:
-            if got[name] >= share * count or got.total() >= most:
-                break
-            if unit not in held and all(left[each] > 1 for each in classes[unit]):
-                held.add(unit)
-                left.subtract(classes[unit].keys())
-                got.update(classes[unit])
-    return held
-
-
 def sampled(examples: Sequence[Example]) -> list[Example]:
     """A thousand of the examples at most, evenly spread."""
     most = min(len(examples), _SAMPLED_TEXTS)
     return [examples[i] for i in np.linspace(0, len(examples) - 1, most).astype(int)]
-
-
-def _content_hash(example: Example, purpose: str) -> bytes:
-    # In whatever order its choices stand.
-    return _hash(purpose, example.text, example.text_pair or "", *sorted(example.choices or ()))
-
-
-def _hash(*parts: str) -> bytes:
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def describe(dataset: Dataset, settings: FinetuneSettings) -> None:
@@ -326,7 +214,7 @@ def _warn_of_overlap(dataset: Dataset, is_split: bool) -> None:
     classes: dict[bytes, set[str]] = {}
     seen: dict[str, set[bytes]] = {}
     for name, rows in (("training", dataset.train), ("validation", dataset.validation), ("test", dataset.test)):
-        contents = [_content_hash(example, "") for example in rows]
+        contents = [content_hash(example, "") for example in rows]
         for content, example in zip(contents, rows, strict=True):
             classes.setdefault(content, set()).add(example.answer)
         for other, known in seen.items():

@@ -12,7 +12,7 @@ import numpy as np
 from data_prep.console.screen import say
 from data_prep.durable import write_json, write_text
 
-from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows, split, units_of
+from .dataset import VALIDATION_SHARE, Dataset, check_parts, describe, judged, read_training_rows
 from .metrics import spread
 from .output import to_json
 from .report import baselines_table, parts_of_folds_table, scores_table, trouble
@@ -21,6 +21,7 @@ from .results import kept_seed
 from .rows import BadRows, Example
 from .settings import GROUPS, FinetuneError, FinetuneSettings
 from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
+from .split import split, units_of
 from .tasks import Task
 
 MOST_FOLDS = 50

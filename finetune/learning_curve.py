@@ -9,11 +9,12 @@ from data_prep.console.screen import say
 from data_prep.durable import replaced, write_json, write_text
 from pretrain.engine.model_card import table
 
-from .dataset import Dataset, read_dataset, split
+from .dataset import Dataset, read_dataset
 from .report import score, trouble
 from .resolve import with_seeds
 from .settings import FinetuneError, FinetuneSettings
 from .several_runs import as_begun, results_of_run, stage_of_several, write_asked
+from .split import split
 from .tasks import Task
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)

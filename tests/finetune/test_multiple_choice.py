@@ -19,13 +19,14 @@ from finetune.batches import BatchMaker
 from finetune.choice_metrics import chance, length, similarity
 from finetune.choices import continuations, encode_choices, right_choice, usual_choices
 from finetune.choose import main as choose
-from finetune.dataset import read_dataset, split
+from finetune.dataset import read_dataset
 from finetune.mistakes import mistakes_markdown
 from finetune.predict import main as predict
 from finetune.predictor import Classifier, Ensemble, Predictor
 from finetune.rows import Columns, Example
 from finetune.run import main
 from finetune.settings import FinetuneError, FinetuneSettings
+from finetune.split import split
 from finetune.tasks import HeldOut
 from finetune.tasks.multiple_choice import ChoiceObjective, MultipleChoice, log_softmax_of_rows
 from model.huggingface import to_huggingface
