@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep.console import command_line
 from data_prep.console.options import POSITIONAL
+from data_prep.text.sources import Source
 
 from .inputs import begin, refuse_taken
 from .output import Output, to_json
@@ -69,63 +70,89 @@ class ChooseSettings:
 
 def run(settings: ChooseSettings) -> None:
     """`python -m finetune.choose`. Torch is imported only now, so that --help and bad arguments answer at once."""
-    from .predictor import Predictor, decided_on_mean, seeds_decided_on
+    from .predictor import decided_on_mean, seeds_decided_on
 
     sources = begin(settings.asked(settings.model), ChooseSettings.model, "finetune.run")
     folders = seeds_decided_on(settings.model) or [settings.model]
+    several = len(folders) > 1
+    require_readable(settings, sources, several)
+    bad = BadRows(settings.skip_bad_rows, "pass over such rows")
+    task, found = answers(settings, folders[0], sources, bad, several)
+    if not found:
+        raise FinetuneError(f"{settings.file[0]} has no usable row: give a file of texts")
+    by_model = [[output for *_, output in found]]
+    for folder in folders[1:]:
+        bad.count = 0
+        by_model.append([output for *_, output in answers(settings, folder, sources, bad, several)[1]])
+    task = decided_on_mean(settings.model, task) if several else task
+    outputs = [np.stack(each) for each in zip(*by_model, strict=True)]
+    unsure = np.array([task.uncertainty(each) for each in outputs])  # [n, 2]
+    with Output(settings.out) as output:
+        for place in chosen(unsure[:, 0], [example for _, example, _ in found], settings.rows):
+            row, example, _ = found[place]
+            mean = task.averaged(outputs[place])
+            # As `Ensemble.outputs`; what one model gives is finished.
+            mean = task.finished(mean[None])[0] if several else mean
+            numbers = dict(zip(reasons_of(several), (round(float(each), 6) for each in unsure[place]), strict=False))
+            output.file.write(to_json({**row, **numbers, **task.prediction(mean, example)}) + "\n")
+    kept = min(settings.rows, len(found))
+    skipped = f", {bad.count:,} passed over" if bad.count else ""
+    models = f"{len(folders)} seeds" if several else "one model"
+    print(f"{kept:,} of {len(found):,} rows{skipped}, chosen with {models}", file=sys.stderr)
+
+
+def reasons_of(several: bool) -> tuple[str, ...]:
+    """The names of what a row is chosen by: several models may also disagree."""
+    return (UNCERTAINTY, DISAGREEMENT) if several else (UNCERTAINTY,)
+
+
+def require_readable(settings: ChooseSettings, sources: Sequence[Source], several: bool) -> None:
+    """Raises FinetuneError where several models are to read what can be read only once, or none is at hand."""
     pipes = [source.shown for source in sources if source.is_on_disk and source.written is None]
-    if pipes and len(folders) > 1:
-        raise FinetuneError(f"each of the {len(folders)} seeds of {settings.model} reads the texts, and {pipes[0]} can "
-                            "be read only once: save it as a file")  # fmt: skip
+    if pipes and several:
+        raise FinetuneError(
+            f"each seed of {settings.model} reads the texts, and {pipes[0]} can be read only once: save it as a file"
+        )
     if (Path(settings.model) / "fold-1").is_dir():
         raise FinetuneError(
             f"{settings.model} is a run with --folds: give the folder of one fold, such as "
             f"{Path(settings.model) / 'fold-1'}"
         )
-    rows: list[dict[str, Any]] = []
-    examples: list[Example] = []
-    outputs: list[list[np.ndarray]] = []
-    bad = BadRows(settings.skip_bad_rows, "pass over such rows")
-    for number, folder in enumerate(folders):
-        asked = settings.asked(folder)
-        predictor = Predictor(folder, settings.device, settings.precision)
-        task, bad.count = predictor.task, 0
-        if not task.has_answers:
-            raise FinetuneError(f"{settings.model} is a model for {task.name}, whose uncertainty cannot be measured: "
-                                "give a model for another task")  # fmt: skip
-        if task.needs_seeds and len(folders) < 2:
-            raise FinetuneError(
-                f"for {task.name}, uncertainty is measured by how much several seeds differ, and {settings.model} has "
-                "one seed: fine-tune with --seeds 3, and give the folder of the run"
-            )
-        found = (each for part in predictions(sources, asked, predictor, bad) for each in part)
-        usable = ((row, example, each) for row, example, each in found if example is not None and each is not None)
-        reasons = (UNCERTAINTY, DISAGREEMENT)[: 2 if len(folders) > 1 else 1]
-        names = {*reasons, *task.prediction_names(is_table=False)}
-        for place, (row, example, each) in enumerate(usable):
-            if number == 0:
-                if taken := [name for name in row if name in names]:
-                    raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
-                rows.append(row)
-                examples.append(example)
-                outputs.append([])
-            outputs[place].append(each)
-    if not rows:
-        raise FinetuneError(f"{settings.file[0]} has no usable row: give a file of texts")
-    task = decided_on_mean(settings.model, task) if len(folders) > 1 else task
-    unsure = np.array([task.uncertainty(np.stack(each)) for each in outputs])  # [n, 2]
-    with Output(settings.out) as output:
-        for place in chosen(unsure[:, 0], examples, settings.rows):
-            mean = task.averaged(outputs[place])
-            # As `Ensemble.outputs`; what one model gives is finished.
-            mean = task.finished(mean[None])[0] if len(folders) > 1 else mean
-            prediction = task.prediction(mean, examples[place])
-            numbers = dict(zip(reasons, (round(float(number), 6) for number in unsure[place]), strict=False))
-            output.file.write(to_json({**rows[place], **numbers, **prediction}) + "\n")
-    kept = min(settings.rows, len(rows))
-    skipped = f", {bad.count:,} passed over" if bad.count else ""
-    models = f"{len(folders)} seeds" if len(folders) > 1 else "one model"
-    print(f"{kept:,} of {len(rows):,} rows{skipped}, chosen with {models}", file=sys.stderr)
+
+
+def answers(
+    settings: ChooseSettings, folder: str, sources: Sequence[Source], bad: BadRows, several: bool
+) -> tuple[Any, list[tuple[dict[str, Any], Example, np.ndarray]]]:
+    """The task of one model, and what it makes of each usable row: (row, example, output).
+
+    Args:
+        several: whether it is one of several seeds.
+
+    Raises:
+        FinetuneError: its uncertainty cannot be measured, or a column has a name that is to be written.
+    """
+    from .predictor import Predictor
+
+    asked = settings.asked(folder)
+    predictor = Predictor(folder, settings.device, settings.precision)
+    task = predictor.task
+    if not task.has_answers:
+        raise FinetuneError(f"{settings.model} is a model for {task.name}, whose uncertainty cannot be measured: "
+                            "give a model for another task")  # fmt: skip
+    if task.needs_seeds and not several:
+        raise FinetuneError(
+            f"for {task.name}, uncertainty is measured by how much several seeds differ, and {settings.model} has "
+            "one seed: fine-tune with --seeds 3, and give the folder of the run"
+        )
+    names = {*reasons_of(several), *task.prediction_names(is_table=False)}
+    found = []
+    for row, example, output in (each for part in predictions(sources, asked, predictor, bad) for each in part):
+        if output is None:
+            continue
+        if taken := [name for name in row if name in names]:
+            raise FinetuneError(f'the input has a column "{taken[0]}" already: rename it')
+        found.append((row, example, output))
+    return task, found
 
 
 def chosen(unsure: np.ndarray, examples: Sequence[Example], count: int) -> list[int]:
