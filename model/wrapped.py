@@ -27,8 +27,8 @@ from .wrapped_config import WrappedConfig, transformers_for
 
 # Numbers that a new head may have, beside those of the file.
 _MOST_OF_A_HEAD = 50_000_000
-# What a folder was made for where its weights outside of the encoder are those of a task.
-_TASKS = re.compile(r"For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
+# What a folder was made for where its weights outside of the encoder are no head of a task.
+_PRETRAINED = re.compile(r"For(MaskedLM|PreTraining)$")
 # Modules of the encoder that read what its last layer gives.
 _ABOVE_LAYERS = ("final_norm.",)
 _IN_A_LAYER = re.compile(r"\blayers?\.\d+\.")
@@ -70,7 +70,9 @@ class WrappedModel(PretrainedModel):
             _check_size(kind, theirs, stored)
         prefix = f"{kind.base_model_prefix}."
         made_for = read_config_values(folder).get("architectures") or ("",)
-        drops_head = new_head and _TASKS.search(str(made_for[0])) is not None
+        # The encoder alone has no prefix.
+        has_head = any(name.startswith(prefix) for name in stored.shapes)
+        drops_head = new_head and has_head and not _PRETRAINED.search(str(made_for[0]))
         tensors = _read(stored, prefix if drops_head else "")
         with _quiet(library):
             inner, found = kind.from_pretrained(

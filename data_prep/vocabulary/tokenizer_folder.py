@@ -16,6 +16,8 @@ LONGEST_WORD = 100  # characters; a longer word is [UNK], as in the original BER
 # Of a character beyond U+FFFF: halves without the other one are no text.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _OPTIONS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+# What transformers takes where tokenizer_config.json does not say.
+_DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # Lists of names in tokenizer_config.json and special_tokens_map.json.
 _FURTHER = ("additional_special_tokens", "extra_special_tokens")
@@ -74,12 +76,12 @@ def _read_folder(folder: Path) -> tuple[TokenizerFiles, Path]:
         # transformers rebuilds a BertTokenizer from the vocabulary and tokenizer_config.json alone; its
         # general classes take tokenizer.json as it is.
         general = config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
-        found.options = found.options if general else {**found.options, **options}
+        if config and not general:
+            found.options = {**_DEFAULTS, **options}
         given_by_config = "added_tokens_decoder" in config and not general
         added = (config_file, config) if given_by_config else (full, content)
     elif plain.exists():
-        defaults = {"do_lower_case": True, "strip_accents": None} if config else {}
-        found = TokenizerFiles(_read_vocabulary(plain), {**defaults, **options})
+        found = TokenizerFiles(_read_vocabulary(plain), {**_DEFAULTS, **options} if config else {})
         added = (config_file, config) if "added_tokens_decoder" in config else _old_files(folder)
     else:
         raise PrepError(

@@ -19,6 +19,7 @@ _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "token
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", *_SENTENCEPIECE)
 _CONFIG = "tokenizer_config.json"
 _FILES = (*_VOCABULARIES, "merges.txt", _CONFIG, "special_tokens_map.json", "added_tokens.json")
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TEXTS_AT_ONCE = 1024
 # A rare Chinese character.
 _UNKNOWN = "\U0002a6d6"
@@ -27,7 +28,8 @@ _COPY = "copy the files of the model's tokenizer into the folder again"
 
 class TransformersTokenizer:
     """The same ids as `AutoTokenizer` gives, but that "<mask>" in a text is six characters that somebody wrote (where a
-    model of SentencePiece does not take it for one of its entries).
+    model of SentencePiece does not take it for one of its entries). What the owner of the tokenizer added as special
+    stands for itself.
 
     See `TextTokenizer`.
 
@@ -42,7 +44,7 @@ class TransformersTokenizer:
 
     def __init__(self, theirs: Any, files: dict[str, bytes], has_segments: bool) -> None:
         self.files = files
-        plain = theirs.backend_tokenizer.to_str()
+        plain = _with_added_as_text(theirs)
         self._tokenizer = Tokenizer.from_str(plain)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -165,6 +167,17 @@ class TransformersTokenizer:
 
 def _reads_sentencepiece() -> bool:
     return all(find_spec(name) for name in ("sentencepiece", "google")) and find_spec("google.protobuf") is not None
+
+
+def _with_added_as_text(theirs: Any) -> str:
+    """The tokenizer.json of a tokenizer in which only the tokens of its model are special, not those added to it."""
+    plain: str = theirs.backend_tokenizer.to_str()
+    content = json.loads(plain)
+    roles = {str(getattr(theirs, role)) for role in _ROLES}
+    further = [token for token in content["added_tokens"] if token["special"] and token["content"] not in roles]
+    for token in further:
+        token["special"] = False
+    return json.dumps(content) if further else plain
 
 
 def _template(tokenizer: Tokenizer) -> tuple[int, int, int, bool]:

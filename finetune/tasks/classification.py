@@ -168,8 +168,12 @@ class Classification(Task):
         model = fine_tuned("sequence_classification", folder)
         config = model.config
         if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
-            raise FinetuneError(f"{folder} does not choose one of several classes (its problem_type or num_labels): "
-                                "give a classifier of one label a text")  # fmt: skip
+            remedy = "give a classifier of one label a text"
+            if config.num_labels < 2:
+                remedy += '; of a model that predicts a number, config.json has to say "problem_type": "regression"'
+            raise FinetuneError(
+                f"{folder} does not choose one of several classes (its problem_type or num_labels): {remedy}"
+            )
         return model
 
     def objective(self, train: Encoded, settings: FinetuneSettings) -> "ClassificationObjective":

@@ -27,6 +27,7 @@ from ..mistakes import MOST_MISTAKES, Misplaced, errors_markdown, largest_errors
 from ..pictures import draw_numbers
 from ..rows import PAIR_COLUMNS, Columns, Example
 from ..settings import FinetuneError, FinetuneSettings, LongText
+from ..tokenizer import open_tokenizer
 from ..vectors.contrast import CosineRegression, InBatchNegatives
 from ..vectors.cosines import COLUMNS, COSINE, LOSS, OTHERS, RANK, of_pairs
 from ..vectors.groups import GroupMaker, GroupStream
@@ -403,6 +404,9 @@ def _say_pooling(settings: FinetuneSettings) -> None:
     ways = {"mean": "", "cls": "are those of [CLS]", "max": "have the largest value of all tokens in each place"}
     if way := ways[said.pooling] if said else "are made in a way that only sentence-transformers knows":
         say(f"The vectors of {settings.model} {way}; those that are learned here are means of all tokens.")
+    if said and said.lowercase and not open_tokenizer(settings.model).lowercase:
+        say(f"sentence-transformers puts texts in lower case before the tokenizer of {settings.model}; here they stay "
+            "as they are.")  # fmt: skip
 
 
 def _as_pairs(split: str, rows: list[Example]) -> list[Example]:

@@ -21,7 +21,7 @@ _LENGTH_FILES = (_LENGTH_FILE, *(f"sentence_{family}_config.json" for family in 
 # [CLS], [SEP] and a token of the text.
 _SHORTEST = 3
 _POOLING_FOLDER = "1_Pooling"
-_PROMPTS_FILE = "config_sentence_transformers.json"
+_MODEL_FILE = "config_sentence_transformers.json"
 # Spelled out by all of its versions; the latest also says "pooling_mode": "mean".
 _FLAGS = {
     "mean": "pooling_mode_mean_tokens",
@@ -32,6 +32,7 @@ _FLAGS = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 _KNOWN = ("Transformer", "Pooling", "Normalize")
+_ELSEWHERE = "open it with sentence-transformers"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,12 @@ class SentenceModel:
         length = found.get("max_seq_length")
         if path is not None and length is not None and (not isinstance(length, int) or length < _SHORTEST):
             raise _damaged(path)
-        _refuse_prompt(folder)
+        if isinstance(settings := found.get("processing_kwargs"), dict) and any(settings.values()):
+            raise FinetuneError(f"{folder} gives its tokenizer settings of its own (processing_kwargs of {path.name}): "
+                                f"{_ELSEWHERE}")  # fmt: skip
+        _refuse_prompt_or_cut(folder)
+        if "Normalize" in places:
+            _refuse_other_parts(folder, places["Normalize"] / "config.json")
         return cls(
             _pooling(folder, places["Pooling"] / _POOLING_FILE),
             "Normalize" in places,
@@ -110,7 +116,10 @@ def _modules(folder: Path) -> dict[str, Path]:
     if others := [name for name in found if name not in _KNOWN]:
         raise FinetuneError(f"{folder} makes its vectors with {listing(others)} too, which only sentence-transformers "
                             "knows: open it with that")  # fmt: skip
-    if list(found) != list(_KNOWN[: len(found)]) or len(found) < 2:
+    if list(found) == ["Transformer"]:
+        raise FinetuneError(f"{path} does not say how token vectors become one of a text, as that of a cross-encoder, "
+                            "which scores pairs of texts: give a model for vectors")  # fmt: skip
+    if list(found) != list(_KNOWN[: len(found)]) or not found:
         raise _damaged(path)
     for place in found.values():
         try:
@@ -130,17 +139,26 @@ def _pooling(folder: Path, path: Path) -> Pooling:
     modes = modes if isinstance(modes, list) else [modes]
     if len(modes) != 1 or modes[0] not in get_args(Pooling):
         known = ", ".join(get_args(Pooling))
-        raise FinetuneError(f"{folder} pools by {listing(modes)}, not by one of {known}: open it with "
-                            "sentence-transformers")  # fmt: skip
+        raise FinetuneError(f"{folder} pools by {listing(modes)}, not by one of {known}: {_ELSEWHERE}")
     return modes[0]
 
 
-def _refuse_prompt(folder: Path) -> None:
-    """Raises FinetuneError where a prompt stands before every text."""
-    found = read_object(folder / _PROMPTS_FILE) or {}
+def _refuse_prompt_or_cut(folder: Path) -> None:
+    """Raises FinetuneError where a prompt stands before every text, or only the first numbers of a vector count."""
+    found = read_object(folder / _MODEL_FILE) or {}
     prompts, name = found.get("prompts"), found.get("default_prompt_name")
     if isinstance(prompts, dict) and isinstance(name, str) and prompts.get(name):
-        raise FinetuneError(f"{folder} puts a prompt before every text: open it with sentence-transformers")
+        raise FinetuneError(f"{folder} puts a prompt before every text: {_ELSEWHERE}")
+    if (length := found.get("truncate_dim")) is not None:
+        raise FinetuneError(f"{folder} takes the first {length} numbers of its vectors alone: {_ELSEWHERE}")
+
+
+def _refuse_other_parts(folder: Path, path: Path) -> None:
+    """Raises FinetuneError where something else than the vector of a text is scaled to length 1."""
+    found = read_object(path) or {}
+    names = {found.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
+    if names != {"sentence_embedding"}:
+        raise FinetuneError(f"{folder} scales other vectors than those of texts to length 1: {_ELSEWHERE}")
 
 
 def _tokenizer_length(folder: Path) -> int | None:

@@ -405,7 +405,8 @@ def modules(*entries):
 @pytest.mark.parametrize(("file", "content", "sentence"), [
     ("modules.json", "{", "{}/modules.json is damaged"),
     ("modules.json", "[3]", "{}/modules.json is damaged"),
-    ("modules.json", modules(MODULES[0]), "{}/modules.json is damaged"),
+    ("modules.json", "[]", "{}/modules.json is damaged"),
+    ("modules.json", modules(MODULES[0]), "{}/modules.json does not say how token vectors become one of a text"),
     ("modules.json", modules(*MODULES[::-1]), "{}/modules.json is damaged"),
     ("modules.json", modules(*MODULES, ("2_Dense", "Dense")), "{} makes its vectors with Dense too, which only"),
     ("modules.json", modules(("../other", "Transformer"), MODULES[1]), "names a folder outside of its own"),
@@ -417,14 +418,29 @@ def modules(*entries):
     ("sentence_bert_config.json", '{"max_seq_length": "long"}', "{}/sentence_bert_config.json is damaged"),
     ("config_sentence_transformers.json", '{"prompts": {"query": "find: "}, "default_prompt_name": "query"}',
      "{} puts a prompt before every text"),
+    ("config_sentence_transformers.json", '{"truncate_dim": 16}', "{} takes the first 16 numbers of its vectors alone"),
+    ("sentence_bert_config.json", '{"processing_kwargs": {"text": {"max_length": 8}}}',
+     "{} gives its tokenizer settings of its own (processing_kwargs of sentence_bert_config.json)"),
+    ("2_Normalize/config.json", '{"module_input_name": "token_embeddings"}', "{} scales other vectors than those of"),
 ])  # fmt: skip
 def test_what_a_folder_says_amiss_is_one_sentence(tmp_path, file, content, sentence):
-    SentenceModel().write(tmp_path, 32)
-    assert SentenceModel.read(tmp_path) == SentenceModel()
+    SentenceModel(normalize=True).write(tmp_path, 32)
+    assert SentenceModel.read(tmp_path) == SentenceModel(normalize=True)
     (tmp_path / file).write_text(content)
     with pytest.raises(FinetuneError) as error:
         SentenceModel.read(tmp_path)
     assert sentence.format(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(("file", "content"), [
+    ("config_sentence_transformers.json", '{"truncate_dim": null, "prompts": {}}'),
+    ("sentence_bert_config.json", '{"processing_kwargs": {"text": {}}}'),
+    ("2_Normalize/config.json", '{"module_input_name": "sentence_embedding", "module_output_name": null}'),
+])  # fmt: skip
+def test_settings_that_change_nothing_are_passed_over(tmp_path, file, content):
+    SentenceModel(normalize=True).write(tmp_path, 32)
+    (tmp_path / file).write_text(content)
+    assert SentenceModel.read(tmp_path) == SentenceModel(normalize=True)
 
 
 def test_the_name_of_a_prompt_that_is_no_text_names_none(tmp_path):

@@ -302,6 +302,19 @@ def test_a_new_head_is_that_of_the_seed_and_the_encoder_that_of_the_folder(folde
     assert not torch.equal(scratch.layer_matrices()[0], first.layer_matrices()[0])
 
 
+@pytest.mark.parametrize("architectures", [None, [], ["RobertaForSentiment"]])
+def test_a_head_of_a_class_that_nobody_knows_is_not_gone_on_with(other_encoder, tmp_path, architectures):
+    task = Classification(["a", "b"])
+    folder = other_encoder("roberta")
+    first, other = (task.build_model(FinetuneSettings(model=str(folder)), seed) for seed in (1, 2))
+    save_model_folder(first, open_tokenizer(folder), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": architectures}))
+    new = task.build_model(FinetuneSettings(model=str(tmp_path)), 2)
+    assert not torch.equal(last_layer(new).weight, last_layer(first).weight)
+    assert torch.equal(last_layer(new).weight, last_layer(other).weight)
+
+
 def test_classes_of_this_project_go_first_where_the_tokenizer_is_wordpiece(other_encoder, tmp_path, monkeypatch):
     monkeypatch.setitem(FAMILIES, "albert", BERT)
     folder = shutil.copytree(other_encoder("albert"), tmp_path / "albert")

@@ -167,6 +167,24 @@ def test_special_tokens_in_a_text_are_what_somebody_wrote(both):
     assert not found or json.loads(ours.files["tokenizer.json"])["model"]["type"] == "Unigram"
 
 
+def test_tokens_that_were_added_stand_for_themselves(both, tmp_path):
+    from transformers import AutoTokenizer
+
+    ours, theirs = both
+    theirs = AutoTokenizer.from_pretrained(theirs.name_or_path)
+    theirs.add_special_tokens({"additional_special_tokens": ["<e1>", "[DRUG]"]})
+    theirs.add_tokens(["plainadd"])
+    theirs.save_pretrained(tmp_path)
+    shutil.copy(type(tmp_path)(theirs.name_or_path) / "config.json", tmp_path)
+    again = TransformersTokenizer.load(tmp_path, ours.tells_segments)
+    text = "the <e1> heart<e1> [DRUG] plainadd rate"
+    assert again.encode([text]) == [theirs(text, add_special_tokens=False)["input_ids"]]
+    assert {theirs.convert_tokens_to_ids(name) for name in ("<e1>", "[DRUG]", "plainadd")} <= {*again.encode([text])[0]}
+    assert again.digest() != ours.digest()
+    written = "the <mask> [MASK] <s> [CLS] </s>"
+    assert again.encode([written]) == ours.encode([written])
+
+
 def test_files_go_on_as_they_were(both, other_encoder, tmp_path):
     from transformers import AutoTokenizer
 

@@ -250,6 +250,17 @@ def test_a_folder_of_transformers_shows_its_task(encoder, tmp_path, kind, option
     assert task_of_folder(tmp_path).name == name
 
 
+def test_one_output_without_a_problem_type_is_told_what_a_number_wants(encoder, tmp_path):
+    transformers.BertForSequenceClassification(
+        transformers.BertConfig.from_pretrained(encoder, num_labels=1)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(FinetuneError, match='config.json has to say "problem_type": "regression"'):
+        task_of_folder(tmp_path).open_model(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"problem_type": "regression"}))
+    assert task_of_folder(tmp_path).open_model(tmp_path).config.num_labels == 1
+
+
 # --- facts and mistakes
 
 

@@ -379,6 +379,19 @@ def test_a_sentence_encoder_is_asked_as_its_folder_says(encoder, write_rows, tmp
     np.testing.assert_allclose(first, mean, atol=1e-6)
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_texts_that_stay_in_upper_case_are_told_of(encoder, write_rows, tmp_path, capsys, lowercase):
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder, folder)
+    SentenceModel().write(folder, read_config(encoder).hidden_size)
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_lower_case": lowercase}))
+    read_dataset(resolve(FinetuneSettings(
+        model=str(folder), task="similarity", train=write_rows(scored_of(40)), device="cpu")))  # fmt: skip
+    assert (f"lower case before the tokenizer of {folder}; here they stay" in capsys.readouterr().out) != lowercase
+
+
 def test_transformers_opens_the_folder_and_gives_the_vectors_of_the_card(finished, capsys):
     from transformers import AutoModel, BertModel
 

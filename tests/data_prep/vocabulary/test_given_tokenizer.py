@@ -102,6 +102,22 @@ def test_what_is_saved_gives_the_same_ids_in_transformers(sides, texts):
         assert [ids_of(theirs, text) for text in texts] == tokenizer.encode(texts)
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("unsaid", [["do_lower_case", "strip_accents"], ["strip_accents"], ["tokenize_chinese_chars"]])
+def test_what_the_config_does_not_say_is_as_transformers_has_it(tmp_path, lowercase, unsaid):
+    made_by_transformers(tmp_path / "theirs", lowercase, added=[])
+    config, full = tmp_path / "theirs/tokenizer_config.json", tmp_path / "theirs/tokenizer.json"
+    said = json.loads(config.read_text()) | {"do_lower_case": lowercase}
+    config.write_text(json.dumps({name: value for name, value in said.items() if name not in unsaid}))
+    content = json.loads(full.read_text())
+    content["normalizer"] |= {"strip_accents": False, "handle_chinese_chars": False, "lowercase": lowercase}
+    full.write_text(json.dumps(content))
+    (tmp_path / "theirs/config.json").write_text('{"model_type": "bert"}')
+    theirs, ours = opened_by_transformers(tmp_path / "theirs"), WordPieceTokenizer.load(tmp_path / "theirs")
+    text = "Émile INDRUG é a中b"
+    assert ours.encode([text]) == [ids_of(theirs, text)]
+
+
 def test_ids_and_sizes(sides):
     theirs, ours, _, folder = sides
     assert ours.vocab_size == len(theirs) == len(PIECES) + 7
