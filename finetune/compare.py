@@ -66,12 +66,15 @@ def write_comparison(
     """
     task, split = dataset.task, "test" if dataset.test else "validation"
     of_baselines: dict[str, tuple[Task, dict[str, np.ndarray]]] = {}
-    models = models | run_baselines(settings, dataset, of_baselines)
+    baselines = run_baselines(settings, dataset, of_baselines)
+    # A folder may be called as one of them, say "mean".
+    shown = {name: f"{name} (baseline)" if name in models else name for name in baselines}
+    models = models | {shown[name]: found for name, found in baselines.items()}
     results = table_of(task, models, split) | {"rows": dataset.rows(), "paired": {}}
     if dataset.test:
         # The validation texts have chosen epochs and seeds: there a model is better than it is.
         seeds = {name: outputs_of_seeds(folder, task, split) for name, folder in folders.items()}
-        seeds |= {name: [(tuned, outputs[split])] for name, (tuned, outputs) in of_baselines.items()}
+        seeds |= {shown[name]: [(tuned, outputs[split])] for name, (tuned, outputs) in of_baselines.items()}
         first = seeds.pop(results["reference"])
         results["paired"] = paired(first, seeds, task.targets(dataset.test), dataset.test)
     text = comparison_table(task, results)
@@ -100,8 +103,8 @@ def named_models(settings: FinetuneSettings) -> dict[str, FinetuneSettings]:
         FinetuneError: a model stands twice among them.
     """
     models: dict[str, FinetuneSettings] = {}
-    asked = [(settings.model if model == SCRATCH else model, model == SCRATCH)
-             for model in (settings.model, *settings.compare)]  # fmt: skip
+    others = ((settings.model, True) if model == SCRATCH else (model, False) for model in settings.compare)
+    asked = [(settings.model, False), *others]
     if len({(os.path.realpath(folder), is_scratch) for folder, is_scratch in asked}) < len(asked):
         raise FinetuneError("one model stands twice among --model and --compare: name each once")
     for folder, is_scratch in asked:

@@ -188,11 +188,12 @@ def asked_of(settings: Any, sources: Sequence[Source]) -> dict[str, Any] | None:
     if any(source.written is None for source in sources):
         return None
     files = [[os.path.realpath(source.path), source.size, source.written] for source in sources]
-    kinds, own = (".json", ".safetensors", ".bin", ".txt", ".model"), f"{Path(settings.out or '').name}.part.json"
+    kinds = (".json", ".safetensors", ".bin", ".txt", ".model")
     model = sorted(
         [path.relative_to(settings.model).as_posix(), path.stat().st_size, path.stat().st_mtime_ns]
         for path in Path(settings.model).rglob("*")
-        if path.is_file() and path.suffix in kinds and path.name != own
+        # Outputs may be written there, too.
+        if path.is_file() and path.suffix in kinds and not path.name.endswith(".part.json")
     )
     options = {name: value for name, value in asdict(settings).items() if name != "device"}
     return json.loads(json.dumps({"options": options, "files": files, "model": model}, default=str))

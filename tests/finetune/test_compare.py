@@ -250,6 +250,29 @@ def test_models_whose_names_make_one_folder_name_keep_apart(encoder, files, tmp_
     assert len(weight_files(tmp_path / "out")) == 3 == len(results_of(tmp_path / "out")["models"]) - 2
 
 
+def test_a_model_that_is_called_as_a_baseline_keeps_its_results(encoder, files, compared, tmp_path):
+    shutil.copytree(encoder, tmp_path / "most frequent class" / "final")
+    given = files | {"model": tmp_path / "most frequent class" / "final"}
+    assert main(arguments(given, tmp_path / "out", encoder, budget="1steps", seeds=1)) == 0
+    found, trained = results_of(tmp_path / "out"), results_of(tmp_path / "out" / "most-frequent-class")
+    assert found["models"]["most frequent class"]["test"] == trained["test"]
+    name = "most frequent class (baseline)"
+    known = results_of(compared)["models"]["most frequent class"]["test"]
+    assert found["models"][name]["test"] == known
+    assert found["reference"] == "most frequent class" and found["paired"].keys() == found["differences"].keys()
+    assert name in found["paired"] and f"| {name} |" in (tmp_path / "out" / "comparison.md").read_text()
+
+
+def test_a_model_in_a_folder_called_scratch_is_pretrained(encoder, files, tmp_path, monkeypatch):
+    shutil.copytree(encoder, tmp_path / "scratch")
+    monkeypatch.chdir(tmp_path)
+    given = files | {"model": "scratch"}
+    assert main(arguments(given, "out", "scratch", budget="1steps", seeds=1)) == 0
+    assert list(results_of(tmp_path / "out")["models"])[:2] == ["scratch", "scratch, not pretrained"]
+    begun = yaml.safe_load((tmp_path / "out" / "scratch" / "settings.yaml").read_text())
+    assert begun["from_scratch"] is False
+
+
 def test_without_test_texts_the_validation_texts_are_compared(files, tmp_path):
     given = {name: path for name, path in files.items() if name != "test"}
     assert main(arguments(given, tmp_path / "out", "scratch", budget="1steps", seeds=1)) == 0

@@ -113,6 +113,27 @@ def test_what_ends_while_the_file_gets_its_name_is_not_lost(tmp_path, monkeypatc
         assert "out.jsonl" in left and path.read_text() == lines
 
 
+def test_outputs_in_the_folder_of_the_model_do_not_hinder_each_other(tagger, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
+    folder, outputs = shutil.copytree(tagger, tmp_path / "model"), Predictor.outputs
+    given = [str(rows), f"--model={folder}", "--device=cpu", "--skip-bad-rows"]
+    for name in ("a", "b"):
+        calls = []
+
+        def interrupted(self, examples, calls=calls):
+            calls.append(None)
+            if len(calls) == 2:
+                raise Interrupted
+            return outputs(self, examples)
+
+        monkeypatch.setattr(Predictor, "outputs", interrupted)
+        assert predict([*given, f"--out={folder / name}.jsonl"]) == 130
+    assert {"a.jsonl.part.json", "b.jsonl.part.json"} <= {path.name for path in folder.iterdir()}
+    monkeypatch.setattr(Predictor, "outputs", outputs)
+    for name in ("a", "b"):
+        assert predict([*given, f"--out={folder / name}.jsonl"]) == 0
+
+
 @pytest.mark.parametrize("change", ["file", "option"])
 def test_the_work_of_another_command_is_not_lost(tagger, rows, tmp_path, monkeypatch, capsys, change):
     monkeypatch.setattr(predicting, "ROWS_AT_ONCE", 10)
