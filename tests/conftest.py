@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +286,18 @@ def _write_tokenizer(kind: str, folder: Path, tokens: list[str]) -> int:
         said = json.loads(path.read_text()) | {"tokenizer_class": "AlbertTokenizer"}
         path.write_text(json.dumps(said))
     return tokenizer.get_vocab_size()
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """A context in which nobody reads standard output any more: it yields the stream."""
+
+    @contextmanager
+    def context():
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            yield stream
+
+    return context

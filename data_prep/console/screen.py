@@ -10,20 +10,28 @@ from typing import Any
 from tqdm import tqdm
 
 _LONGEST_EXAMPLE = 400
+_reader_may_end = False
 
 
 @contextmanager
-def heard_or_not(reader_may_end: bool = False) -> Iterator[None]:
-    """What cannot be printed in the block ends nothing: where a terminal is gone or the disk of a log is full, all that
-    is printed later goes nowhere.
+def without_reader() -> Iterator[None]:
+    """In the block, the end of whoever reads the output (head, a pager) ends nothing: long work goes on without."""
+    global _reader_may_end
+    before, _reader_may_end = _reader_may_end, True
+    try:
+        yield
+    finally:
+        _reader_may_end = before
 
-    Args:
-        reader_may_end: the same where whoever read the output has ended. Otherwise that ends the command.
-    """
+
+@contextmanager
+def heard_or_not() -> Iterator[None]:
+    """What cannot be printed in the block ends nothing: where a terminal is gone or the disk of a log is full, all that
+    is printed later goes nowhere. The end of the reader ends a command, but for `without_reader`."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EPIPE and not reader_may_end:
+        if error.errno == errno.EPIPE and not _reader_may_end:
             raise
         for stream in (sys.stdout, sys.stderr):
             _silence(stream)
@@ -51,12 +59,12 @@ class Bar(tqdm):
 
     def display(self, *given: Any, **named: Any) -> Any:
         """See tqdm."""
-        with heard_or_not(reader_may_end=True):
+        with without_reader(), heard_or_not():
             return super().display(*given, **named)
 
     def close(self) -> None:
         """See tqdm."""
-        with heard_or_not(reader_may_end=True):
+        with without_reader(), heard_or_not():
             super().close()
 
 

@@ -145,8 +145,7 @@ class Progress:
         self._bar.set_description_str(line)
         if self._bar.disable and int(used * _LINES) > self._printed:
             self._printed = int(used * _LINES)
-            with heard_or_not(reader_may_end=True):
-                print(f"{used:4.0%}  {line}", flush=True)
+            say(f"{used:4.0%}  {line}")
 
     def spike(self, counters: Counters, outcome: Outcome) -> None:
         """Record a loss far above the usual, or not finite, and where the step's examples are."""
@@ -167,7 +166,7 @@ class Progress:
 
     def _tell(self, sentence: str) -> None:
         """Print a line above the bar."""
-        with heard_or_not(reader_may_end=True):
+        with heard_or_not():
             Bar.write(sentence, file=sys.stdout)
             sys.stdout.flush()
 

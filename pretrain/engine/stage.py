@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from data_prep.console import command_line
-from data_prep.console.screen import say
+from data_prep.console.screen import say, without_reader
 from data_prep.durable import SHOWN_BY_FINDER, require_folder, write_text
 
 from .device import default_threads, fastest_precision, find_device, is_there, pays, tokens_at_once
@@ -29,7 +29,8 @@ SETTINGS_FILE = "settings.yaml"
 def stage(
     settings: Settings, out: Path, resolved: Callable[[], Settings]
 ) -> Iterator[tuple[Settings, World, Interruption]]:
-    """The processes are joined, signals are watched, `out` is claimed, all for the time of the context.
+    """The processes are joined, signals are watched, `out` is claimed, all for the time of the context, which goes on
+    where whoever read the output has ended.
 
     Args:
         resolved: gives the settings without `auto`; the main process asks it, before `out` is made.
@@ -40,7 +41,7 @@ def stage(
     Raises:
         PretrainError: another process holds `out`.
     """
-    with joined(settings.device) as world, Interruption() as interruption:
+    with joined(settings.device) as world, Interruption() as interruption, without_reader():
         settings = agreed(settings, world, resolved)
         with claimed(out) if world.is_main else nullcontext():
             yield settings, world, interruption

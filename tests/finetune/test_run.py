@@ -88,6 +88,12 @@ def finished(given, tmp_path_factory):
     return out
 
 
+def test_all_seeds_are_trained_where_nobody_reads_the_output(given, tmp_path, unread):
+    with unread():
+        assert main(given(tmp_path / "run", seeds=2, budget="1steps")) == 0
+    assert len(results_of(tmp_path / "run")["test"]["loss"]["seeds"]) == 2
+
+
 def test_the_folder_holds_what_is_promised(finished):
     names = {path.name for path in finished.iterdir()} - {".lock"}
     report = {"results.json", "ensemble.json", "confusion.csv", "confusion.png", "mistakes.md"}

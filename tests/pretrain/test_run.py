@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -252,6 +253,16 @@ def test_a_picture_that_cannot_be_drawn_ends_no_run(prepared, tmp_path, monkeypa
     assert main(arguments(prepared, out, "4steps")) == 0
     assert f"{out / 'curves.png'} could not be drawn (no font)." in capsys.readouterr().out
     assert (out / "results.json").exists() and (out / "final").exists()
+
+
+def test_a_run_goes_on_where_nobody_reads_its_output(prepared, tmp_path, unread):
+    with unread() as stream:
+        assert main(arguments(prepared, tmp_path / "run", "4steps")) == 0
+        # From here on the end of a reader ends commands again.
+        assert os.fstat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev
+    assert (tmp_path / "run" / "results.json").exists()
+    with unread():
+        assert main(["--help"]) == 141
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):

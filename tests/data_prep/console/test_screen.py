@@ -1,6 +1,5 @@
 """What a person at the screen sees."""
 
-import errno
 import os
 import sys
 import threading
@@ -8,7 +7,7 @@ import threading
 import pytest
 
 from data_prep.console.command_line import main
-from data_prep.console.screen import Bar, heard_or_not, say
+from data_prep.console.screen import Bar, say, without_reader
 from data_prep.errors import Interrupted
 from data_prep.settings import PrepSettings
 
@@ -32,21 +31,15 @@ def test_where_nothing_can_be_printed_any_more_the_work_goes_on(monkeypatch):
         assert os.fstat(full.fileno()).st_rdev == os.stat(os.devnull).st_rdev
 
 
-@pytest.mark.parametrize("reader_may_end", [False, True])
-def test_a_reader_that_has_ended_ends_a_command_but_no_training(monkeypatch, reader_may_end):
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
+def test_a_reader_that_has_ended_ends_a_command_but_no_long_work(unread):
+    with unread(), pytest.raises(BrokenPipeError):
         try:
-            with heard_or_not(reader_may_end):
-                print("a line", flush=True)
-            ended = False
-        except BrokenPipeError as error:
-            assert error.errno == errno.EPIPE
-            ended = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
-    assert ended is not reader_may_end
+            say("a line")
+        finally:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with unread(), without_reader():
+        say("a line")
+        print("another one", flush=True)
 
 
 @full_disk
