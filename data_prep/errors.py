@@ -12,6 +12,14 @@ class Interrupted(BaseException):
     """
 
 
+class SaidElsewhere(UserError):
+    """A mistake that another process of the same run tells the person of: this one ends without a word."""
+
+
+class StoppedElsewhere(Interrupted):
+    """A signal ended the run, and another process of it tells the person so."""
+
+
 class PrepError(UserError):
     """A mistake in the corpus or in the settings of data preparation."""
 

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -55,6 +56,7 @@ def prepare(
     out: str | Path,
     static_masks: int = 0,
     executor: Executor | None = None,
+    waits: bool = False,
 ) -> PreparedCorpus:
     """Prepare a corpus, or find it prepared, or go on where an earlier run of the same settings stopped.
 
@@ -63,6 +65,7 @@ def prepare(
         out: the folder to write; nothing is written outside it.
         static_masks: how many masked copies to write besides.
         executor: encodes the blocks, `prep.workers` of them at once; by default a process pool on this machine.
+        waits: for another process that writes `out`, to take what that has made.
 
     Raises:
         PrepError: the input cannot be used, or `out` holds something else.
@@ -74,11 +77,11 @@ def prepare(
     if job.is_done():
         prepared = PreparedCorpus(out)
         job.work.remove()
-        say(f"{out} holds this corpus already: nothing to do.")
+        if not waits:
+            say(f"{out} holds this corpus already: nothing to do.")
         return prepared
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with FileLock(out / ".lock", timeout=0):
+        with held(out, waits):
             try:
                 # Another process may have finished in the meantime.
                 if not job.is_done():
@@ -91,8 +94,10 @@ def prepare(
     except PrepError:
         if not job.work.exists():
             (out / ".lock").unlink(missing_ok=True)
-        if created and not any(out.iterdir()):
-            out.rmdir()
+        if created or waits:
+            # Not empty, or gone already.
+            with suppress(OSError):
+                out.rmdir()
         raise
     except Damaged as error:
         raise PrepError(f"{error}: run the same command again to make it once more") from error
@@ -102,6 +107,23 @@ def prepare(
         raise PrepError(f"the disk of {out} is full: make room and give the same command again to go on") from error
     (out / ".lock").unlink(missing_ok=True)
     return PreparedCorpus(out)
+
+
+def held(out: Path, waits: bool) -> AbstractContextManager[object]:
+    """The folder made and locked for the time of the context.
+
+    Args:
+        waits: for another process that holds it.
+
+    Raises:
+        Timeout: another process holds it.
+    """
+    lock = FileLock(out / ".lock", timeout=-1 if waits else 0)
+    while True:
+        out.mkdir(parents=True, exist_ok=True)
+        # One that fails removes the folder, maybe just now.
+        with suppress(FileNotFoundError):
+            return lock.acquire()
 
 
 class Preparation:

@@ -1,5 +1,6 @@
 """The stage: raw text -> a prepared corpus. `python -m data_prep.run --corpus PATH...`"""
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +40,9 @@ def run(command: PrepCommand, executor: "Executor | None" = None) -> Path:
     if command.dry_run:
         dry_run(command)
     else:
-        preparation.prepare(command.prep, command.examples, command.out, command.static_masks, executor)
+        # Under torchrun all processes of a script come here: one prepares, the others take what it has made.
+        several = os.environ.get("WORLD_SIZE", "1") != "1"
+        preparation.prepare(command.prep, command.examples, command.out, command.static_masks, executor, several)
     return Path(command.out)
 
 

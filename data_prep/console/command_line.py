@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted, SaidElsewhere, StoppedElsewhere, UserError
 from .options import EveryCommand, Option, describe, members, options_of, read_arguments, read_entries
 
 Settings = TypeVar("Settings")
@@ -94,6 +94,10 @@ def _main(
             print(to_yaml(settings), end="")
         else:
             run(settings)
+    except SaidElsewhere:
+        return 2
+    except StoppedElsewhere:
+        return INTERRUPTED
     except UserError as error:
         _complain(f"error: {error}")
         return 2

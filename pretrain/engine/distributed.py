@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data_prep.console.command_line import INTERRUPTED
-from data_prep.errors import Interrupted
+from data_prep.errors import Interrupted, SaidElsewhere, StoppedElsewhere
 
 from .device import find_device
 from .settings import PretrainError
@@ -115,10 +114,13 @@ def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:
 def joined(wanted: str) -> Iterator[World]:
     """The world this process was started in; left together, whether all is well or not.
 
-    The first process to fail says why; the others end silently with the same exit code.
+    The first process to fail says why; a command ends silently in the others, with the same exit code.
 
     Args:
         wanted: the `--device`; with cuda each process takes the GPU of its number on its machine.
+
+    Raises:
+        SaidElsewhere, StoppedElsewhere: another process has failed, or was stopped, and says so.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield World()
@@ -145,6 +147,9 @@ def joined(wanted: str) -> Iterator[World]:
             _leave(world)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+            # A script may catch the mistake and make another call. That of NCCL could wait for a peer that is gone.
+            if dist.is_initialized() and dist.get_backend() == "gloo":
+                dist.destroy_process_group()
         raise
     # What still refers to the group keeps its threads alive, and these can abort a process that ends.
     gc.collect()
@@ -236,12 +241,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _end(world: World, error: BaseException) -> None:
-    """Leave a world that has failed: returns if this process is the one to speak, else ends it silently.
+    """Leave a world that has failed: returns if this process is the one to speak.
 
     Raises:
         PretrainError: a peer is gone and said nothing.
         Interrupted: a peer was stopped by a signal before this process, which speaks.
-        SystemExit: another process says why.
+        SaidElsewhere, StoppedElsewhere: another process speaks.
     """
     if loss := _loss_of_peer(error) or _loss_of_peer(error.__context__):
         deadline = time.monotonic() + _GRACE
@@ -252,14 +257,15 @@ def _end(world: World, error: BaseException) -> None:
                 "another process of this run ended without a word (killed, or out of memory): give the same command "
                 f"again to go on from the last checkpoint ({_first_line(loss)})"
             ) from error
-        if _reason(world.store.get(_ENDED)) != _STOPPED:
-            raise SystemExit(2) from error
+        reason = _reason(world.store.get(_ENDED))
+        if reason != _STOPPED:
+            raise SaidElsewhere(reason if reason != _LOST else "another process of this run has ended") from error
         error = Interrupted("stopped by a signal: what was saved before is there")
     if isinstance(error, Interrupted):
         _is_first(world, _STOPPED)
-        raise error if world.is_main else SystemExit(INTERRUPTED)
+        raise error if world.is_main else StoppedElsewhere(str(error))
     if not _is_first(world, str(error)):
-        raise SystemExit(2) from error
+        raise SaidElsewhere(str(error)) from error
 
 
 def _end_without_store(world: World, error: BaseException) -> None:
@@ -267,13 +273,13 @@ def _end_without_store(world: World, error: BaseException) -> None:
 
     Raises:
         PretrainError: the main process is gone; one of those that are left speaks.
-        SystemExit: another process speaks.
+        SaidElsewhere, StoppedElsewhere: another process speaks.
     """
     if isinstance(error, Interrupted):
-        raise SystemExit(INTERRUPTED) from error
+        raise StoppedElsewhere(str(error)) from error
     if _loss_of_peer(error) or _loss_of_peer(error.__context__):
         if world.rank > 1:
-            raise SystemExit(2) from error
+            raise SaidElsewhere("the first process of this run has ended") from error
         raise PretrainError(
             "the first process of this run has ended (killed, or out of memory, if it does not say why): give the same "
             "command again to go on from the last checkpoint"

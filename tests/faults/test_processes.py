@@ -328,3 +328,33 @@ def test_two_processes_begin_again_together_where_nothing_was_learned_also_after
         assert life.wait() != 0
     finish(job, out, fork)
     assert differences(out, undisturbed) == []
+
+
+@pytest.mark.slow
+def test_a_script_of_two_processes_prepares_once_and_catches_its_mistakes_in_both(material, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os
+from data_prep import UserError, prepare
+from pretrain import pretrain
+
+os.chdir({str(tmp_path)!r})
+heard = []
+for corpus in ("nothere.txt", {str(material / "made_up.txt")!r}):
+    try:
+        prepared = prepare(corpus=corpus, out="prepared", workers=1)
+    except UserError as error:
+        heard.append(str(error))
+for preset in ("nano", "tiny"):
+    try:
+        pretrain(prepared=prepared, preset=preset, budget="1steps", device="cpu", threads=1, out="run")
+    except UserError as error:
+        heard.append(str(error))
+open("heard-" + os.environ["RANK"], "w").write("\\n".join(heard))
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("Prepared ") == 1 and (tmp_path / "run" / "results.json").exists()
+    one, other = ((tmp_path / f"heard-{rank}").read_text() for rank in (0, 1))
+    assert one == other and one.startswith("nothere.txt does not exist") and "--preset 'nano' is unknown" in one
