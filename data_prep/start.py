@@ -64,11 +64,26 @@ def offered(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], ob
     return get, lambda: sorted(places)
 
 
+def as_typed(text: str) -> str:
+    """A text for the screen with its commands (`python -m` and a module) as this process was started: as console
+    scripts, if it is one of them. They work where the modules are hidden."""
+    if _script() is not None:
+        for module, script in SCRIPTS.items():
+            text = text.replace(f"python -m {module}", script)
+    return text
+
+
+def _script() -> str | None:
+    """The console script that runs here, if one does."""
+    name = os.path.basename(sys.argv[0]).removesuffix(".exe")
+    return name if name in SCRIPTS.values() else None
+
+
 def _is_command() -> bool:
     """Whether Python is looking for one of our modules for `python -m`, or runs a console script."""
     if "--multiprocessing-fork" in sys.orig_argv:
         return False
-    return _module() is not None or os.path.basename(sys.argv[0]) in SCRIPTS.values()
+    return _module() is not None or _script() is not None
 
 
 def _module() -> str | None:

@@ -19,7 +19,7 @@ ALLOWED = {
     "data_prep.text": ("data_prep.errors", "data_prep.durable"),
     "data_prep.vocabulary": ("data_prep.errors", "data_prep.durable", "data_prep.settings", "data_prep.text"),
     "data_prep.examples": ("data_prep.errors", "data_prep.prepared", "data_prep.settings", "data_prep.vocabulary"),
-    "data_prep.console": ("data_prep.errors",),
+    "data_prep.console": ("data_prep.errors", "data_prep.start"),
     "data_prep": (),
     "pretrain.engine": ("data_prep", "model"),
     "pretrain": ("data_prep", "model"),

@@ -77,6 +77,16 @@ def test_a_file_with_the_name_of_a_package_is_said_and_the_script_works_beside_i
     assert found.returncode == 0 and found.stdout.startswith("usage:"), found.stderr
 
 
+def test_a_script_names_the_commands_as_it_was_started(tmp_path):
+    path = script(tmp_path, "finetune.run")
+    (tmp_path / "data_prep.py").touch()
+    found = run(tmp_path, [path, "--help"])
+    assert found.stdout.startswith("usage: domain-bert-finetune [OPTIONS]")
+    assert "\n  domain-bert-finetune --model runs/notes/final" in found.stdout and "python -m" not in found.stdout
+    found = run(tmp_path, [path, "--train=nothere.csv"])
+    assert found.returncode == 2 and "which domain-bert-pretrain makes" in found.stderr
+
+
 def test_files_that_hide_nothing_are_of_no_concern(tmp_path):
     (tmp_path / "finetune.py").touch()
     (tmp_path / "data_prep").mkdir()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from ..errors import Interrupted, SaidElsewhere, StoppedElsewhere, UserError
+from ..start import as_typed
 from .options import EveryCommand, Option, describe, members, options_of, read_arguments, read_entries
 
 Settings = TypeVar("Settings")
@@ -73,7 +74,7 @@ def _main(
     arguments: list[str],
 ) -> int:
     if {"-h", "--help"} & set(arguments):
-        print(help_page(settings_class, prog, description, examples), end="")
+        print(help_page(settings_class, as_typed(prog), description, as_typed(examples)), end="")
         return 0
     try:
         options = options_of(settings_class)
@@ -108,7 +109,7 @@ def _main(
         _complain(f"error: {place}{error.strerror or error} (check permissions and free space)")
         return 2
     except Interrupted as stop:
-        _complain(f"{stop}. {again(prog, arguments)}")
+        _complain(f"{stop}. {again(as_typed(prog), arguments)}")
         return INTERRUPTED
     return 0
 
@@ -116,7 +117,7 @@ def _main(
 def _complain(sentence: str) -> None:
     """Say it on stderr; the exit code says it too where nobody can read that."""
     with suppress(OSError):
-        print(sentence, file=sys.stderr, flush=True)
+        print(as_typed(sentence), file=sys.stderr, flush=True)
 
 
 def again(prog: str, arguments: Sequence[str]) -> str:
@@ -127,7 +128,8 @@ def again(prog: str, arguments: Sequence[str]) -> str:
     if of_all > processes:
         return f"Start the same {of_all} processes again to resume."
     if processes > 1:
-        prog = prog.replace("python", f"torchrun --nproc-per-node {processes}", 1)
+        launcher = f"torchrun --nproc-per-node {processes}"
+        prog = prog.replace("python", launcher, 1) if prog.startswith("python ") else f"{launcher} --no-python {prog}"
     return " ".join(["Resume with\n ", prog, *map(shlex.quote, arguments)])
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..start import as_typed
+
 _LONGEST_EXAMPLE = 400
 _reader_may_end = False
 
@@ -69,9 +71,9 @@ class Bar(tqdm):
 
 
 def say(sentence: str) -> None:
-    """Print for a person, at once."""
+    """Print for a person, at once, with commands as they are typed here."""
     with heard_or_not():
-        print(sentence, flush=True)
+        print(as_typed(sentence), flush=True)
 
 
 def say_example(number: int, label: str, text: str) -> None:

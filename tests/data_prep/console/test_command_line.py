@@ -555,3 +555,6 @@ def test_what_is_said_to_go_on_is_what_was_started(started, said, monkeypatch):
     for name, value in started.items():
         monkeypatch.setenv(name, value)
     assert again("python -m pretrain.run", ["--out", "my run"]) == said
+    of_script = said.replace("python -m pretrain.run", "domain-bert-pretrain")
+    of_script = of_script.replace("-m pretrain.run", "--no-python domain-bert-pretrain")
+    assert again("domain-bert-pretrain", ["--out", "my run"]) == of_script
