@@ -12,6 +12,8 @@ import math
 import sys
 from pathlib import Path
 
+from table import run
+
 
 def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -49,4 +51,4 @@ def documents(path: Path, megabytes: float, of_each: float = math.inf) -> list[l
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -11,9 +11,11 @@ for the name in the first of its sentences (`python -m pretrain.exposure`). Name
 what is guessed: all names are made in the same way, and {controls} others are the candidates beside them.
 """
 
+import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -23,11 +25,13 @@ import pretrain
 
 # isort: split
 from beginning import documents
-from table import Table, code, machine, parser
+from table import Table, code, machine, parser, run
 
 from data_prep import prepare
 from data_prep.errors import UserError
-from pretrain.exposure import Exposure, Found, Marked, chance_exposure
+from model import PRESETS
+from pretrain.engine.settings import Budget
+from pretrain.exposure import FEW_CANDIDATES, Exposure, Found, Marked, chance_exposure
 
 SOURCES = ("data_prep", "model", "pretrain", "benchmarks/canaries.py", "benchmarks/beginning.py")
 CONTROLS = 300
@@ -64,24 +68,46 @@ def main() -> int:
     made.add_argument(
         "--corpus", type=Path, required=True, help="text, a document a block between blank lines, .gz or not"
     )
-    made.add_argument("--megabytes", type=float, default=1.0, help="of it that is used (default: 1)")
-    made.add_argument("--budgets", default="17epochs,85epochs", help="trainings (default: %(default)s)")
-    made.add_argument("--min-documents", default="1,5", help="vocabularies (default: %(default)s)")
-    made.add_argument("--preset", default="micro", help="model size (default: %(default)s)")
-    made.add_argument("--canaries", type=int, default=40, help="names of each kind (default: %(default)s)")
+    made.add_argument("--megabytes", type=positive(float), default=1.0, help="of it that is used (default: 1)")
+    made.add_argument("--budgets", type=budgets, default="17epochs,85epochs", help="trainings (default: %(default)s)")
+    made.add_argument("--min-documents", type=counts, default="1,5", help="vocabularies (default: %(default)s)")
+    made.add_argument("--preset", choices=PRESETS, default="micro", help="model size (default: %(default)s)")
+    made.add_argument("--canaries", type=positive(int), default=40, help="names of each kind (default: %(default)s)")
     given = made.parse_args()
-    budgets = ["5steps"] if given.quick else given.budgets.split(",")
+    wanted = ["5steps"] if given.quick else given.budgets
     facts = {name: str(getattr(given, name)) for name in ("corpus", "megabytes", "preset", "canaries", "quick")}
     table = Table(given.results / "canaries.jsonl", facts | {"machine": machine(), "code": code(*SOURCES)})
-    try:
-        for least in map(int, given.min_documents.split(",")):
-            with tempfile.TemporaryDirectory(prefix="canaries-") as folder:
-                measure_all(given, table, budgets, least, Path(folder))
-    except UserError as error:
-        print(f"canaries.py: {error}", file=sys.stderr)
-        return 2
+    for least in given.min_documents:
+        with tempfile.TemporaryDirectory(prefix="canaries-") as folder:
+            measure_all(given, table, wanted, least, Path(folder))
     print(f"\n{machine()}\n\n{table.markdown(COLUMNS)}")
     return 0
+
+
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """What argparse reads a number over 0 with."""
+
+    def number(word: str) -> float:
+        if (found := kind(word)) <= 0:
+            raise ValueError
+        return found
+
+    return number
+
+
+def counts(words: str) -> list[int]:
+    """Numbers from 1 on, with commas between."""
+    return [int(positive(int)(word)) for word in words.split(",")]
+
+
+def budgets(words: str) -> list[str]:
+    """Budgets with commas between, as they are written."""
+    try:
+        for word in words.split(","):
+            Budget.parse(word)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return words.split(",")
 
 
 def measure_all(given, table: Table, budgets: list[str], least: int, folder: Path) -> None:
@@ -119,7 +145,10 @@ def write_texts(corpus: Path, megabytes: float, canaries: dict[str, list[str]], 
     """The text with the canaries, all of which is trained on, and the held-out one without them."""
     texts, trained = documents(corpus, (1 + HELD_OUT_SHARE) * megabytes), documents(corpus, megabytes)
     if len(texts) == len(trained):
-        raise UserError(f"{corpus} has no text behind its first {megabytes:g} MB: give fewer --megabytes")
+        raise UserError(
+            f"{corpus} has no document behind its first {megabytes:g} MB: give fewer --megabytes, or text with blank "
+            "lines between its documents"
+        )
     text, held_out = folder / "planted.txt", folder / "held_out.txt"
     text.write_text(planted(trained, canaries), encoding="utf-8")
     held_out.write_text(joined(texts[len(trained) :]), encoding="utf-8")
@@ -155,16 +184,17 @@ def measure(exposure: Exposure, names: list[str], times: str, run: Path) -> dict
     for number, name in enumerate(names):
         before, _, after = sentences_of(name, number)[0].partition(name)
         found += exposure([Marked(number + 1, before, name, after)])
+    ranked = [one for one in found if one.candidates >= FEW_CANDIDATES]
     return {
         "times": times,
         "names": len(found),
         "recovered": sum(one.is_recovered for one in found),
-        "first": sum(one.rank == 1 for one in found),
-        "candidates": f"{mean(one.candidates for one in found):.0f}",
-        "exposure": f"{mean(one.exposure for one in found):.1f}",
+        "first": sum(one.rank == 1 for one in ranked) if ranked else "",
+        "candidates": f"{mean(one.candidates for one in ranked):.0f}" if ranked else "",
+        "exposure": f"{mean(one.exposure for one in ranked):.1f}" if ranked else "",
         "loss": f"{json.loads((run / 'results.json').read_text())['validation']['mlm_loss']:.2f}",
     }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

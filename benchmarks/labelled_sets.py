@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from table import run
+
 Rows = list[dict]
 Parts = tuple[Rows, Rows, Rows]
 NAMES = ("train", "validation", "test")
@@ -137,4 +139,4 @@ SETS = {
 SETS |= {f"{name}240": few(SETS[name]) for name in ("trec", "sections", "sick", "authors")}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

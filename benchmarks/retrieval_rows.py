@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from beginning import documents
+from table import run
 
 PARTS = ("train", "validation", "test")
 
@@ -52,4 +53,4 @@ def rows(articles: list[list[str]], query: str, sentences: int) -> list[dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -15,6 +15,7 @@ Beside them stands the FLOP-weighted mean rate of bare products of the same shap
 between the blocks.
 """
 
+import re
 import statistics
 import sys
 import time
@@ -63,7 +64,9 @@ COLUMNS = {
 def main() -> int:
     made = parser(__doc__, minutes=12)
     made.add_argument("--prepared", type=Path, required=True, help="a prepared corpus (python -m data_prep.run)")
-    made.add_argument("--sizes", default="4x256,4x512,12x768", help="layers x width, ... (default: %(default)s)")
+    made.add_argument(
+        "--sizes", type=sizes, default="4x256,4x512,12x768", help="layers x width, ... (default: %(default)s)"
+    )
     made.add_argument("--lengths", default="128,512", help="sequence lengths (default: %(default)s)")
     made.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw",
                       help="of our side; transformers keeps AdamW (default: adamw)")  # fmt: skip
@@ -79,7 +82,7 @@ def main() -> int:
         return fail(NEEDS)
     if given.quick and given.tokens is None:
         given.tokens = 400
-    cases = [(size, int(length)) for size in given.sizes.split(",") for length in given.lengths.split(",")]
+    cases = [(size, int(length)) for size in given.sizes for length in given.lengths.split(",")]
     seconds = given.minutes * 60 / len(cases) / (10 if given.quick else 1)
     try:
         if given.profile:
@@ -89,6 +92,13 @@ def main() -> int:
     except UserError as error:
         return fail(str(error))
     return 0
+
+
+def sizes(words: str) -> list[str]:
+    """Layers x width with commas between."""
+    if not re.fullmatch(r"\d+x\d+(,\d+x\d+)*", words):
+        raise ValueError
+    return words.split(",")
 
 
 def fail(reason: str) -> int:

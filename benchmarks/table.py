@@ -45,7 +45,10 @@ def run(main: Callable[[], int | None]) -> int:
         return main() or 0
     except (UserError, ModelError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+    return 2
 
 
 def code(*names: str, packages: Sequence[str] = ()) -> str:

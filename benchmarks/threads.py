@@ -18,7 +18,7 @@ from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from table import machine, parser
+from table import machine, parser, run
 
 from pretrain.engine.device import default_threads
 
@@ -136,4 +136,4 @@ def serve(given: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -354,9 +354,12 @@ def _parts(place: str, texts: Any, num_texts: int) -> tuple[str, ...]:
     Args:
         num_texts: 1 or 2, as the model was trained; 0 where that is not known.
     """
-    parts = (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, tuple | list) else ()
-    if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
-        raise FinetuneError(f"{place} is {kind_of(texts)}: give a text, or a pair of texts")
+    parts = tuple(texts) if isinstance(texts, tuple | list) else (texts,)
+    if len(parts) not in (1, 2):
+        raise FinetuneError(f"{place} has {len(parts)} parts: give a text, or a pair of texts")
+    if others := [kind_of(part) for part in parts if not isinstance(part, str)]:
+        is_one = "is" if parts == (texts,) else "has a part that is"
+        raise FinetuneError(f"{place} {is_one} {others[0]}: give a text, or a pair of texts")
     if num_texts and len(parts) != num_texts:
         found, trained = {1: "a single text", 2: "a pair"}, {1: "single texts", 2: "pairs of texts"}
         raise FinetuneError(f"{place} is {found[len(parts)]}: the model was trained on {trained[num_texts]}")

@@ -26,7 +26,7 @@ from .fill_mask import MaskFiller, finite
 _MARKED = re.compile(r"^(.*)\[\[(.+?)\]\](.*)$")
 _ROWS_AT_ONCE = 64
 # Ranks among fewer candidates say little.
-_FEW_CANDIDATES = 20
+FEW_CANDIDATES = 20
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Exposure:
 def summary(found: Sequence[Found]) -> list[str]:
     """What a person should know of the results, as lines."""
     recovered = sum(one.is_recovered for one in found)
-    ranked = [one for one in found if one.candidates >= _FEW_CANDIDATES]
+    ranked = [one for one in found if one.candidates >= FEW_CANDIDATES]
     lines = [
         f"secrets                   {len(found)}, of {mean(one.pieces for one in found):.1f} pieces on average",
         f"recovered                 {recovered} ({recovered / len(found):.0%}): the model's first guess is the secret",
@@ -229,9 +229,9 @@ def summary(found: Sequence[Found]) -> list[str]:
             f"rank of the secret        {rank:g} of {candidates:g} candidates (medians)",
             f"exposure                  {exposure:.1f} bits (mean); {chance:.1f} if unknown, at most {most:.1f}",
         ]
-    if few := sum(one.rank is not None and one.candidates < _FEW_CANDIDATES for one in found):
+    if few := sum(one.rank is not None and one.candidates < FEW_CANDIDATES for one in found):
         lines.append(
-            f"{few} of the secrets: fewer than {_FEW_CANDIDATES} candidates with as many pieces, too few for a rank: "
+            f"{few} of the secrets: fewer than {FEW_CANDIDATES} candidates with as many pieces, too few for a rank: "
             "give more names as --controls."
         )
     if unknown := sum(one.rank is None for one in found):

@@ -47,6 +47,27 @@ def test_a_benchmark_knows_the_options_that_are_printed(script, capsys, monkeypa
         assert option in shown.split("options:")[1]
 
 
+@pytest.mark.parametrize(("wrong", "said"), [
+    (["--corpus", "nothere.txt"], "error: nothere.txt: No such file"),
+    (["--min-documents", "1,x"], "--min-documents: invalid"),
+    (["--canaries", "0"], "--canaries: invalid"),
+    (["--megabytes", "-1"], "--megabytes: invalid"),
+    (["--preset", "nano"], "--preset: invalid choice"),
+    (["--budgets", "5steps,3years"], "'3years' is not understood"),
+])  # fmt: skip
+def test_wrong_arguments_of_what_owners_run_are_one_sentence(wrong, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("one line\n")
+    monkeypatch.setattr(sys, "argv", ["canaries.py", "--corpus", "text.txt", *wrong])
+    table, canaries = (importlib.import_module(name) for name in ("table", "canaries"))
+    try:
+        code = table.run(canaries.main)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2 and said in capsys.readouterr().err
+
+
 def test_a_measured_row_is_known_by_sources_that_are_there(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     learning = importlib.import_module("learning")

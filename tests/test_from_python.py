@@ -144,8 +144,10 @@ def test_the_three_steps_follow_each_other_and_go_on(owner, tmp_path, capsys, mo
     assert recipe.main([f"--{name}={value}" for name, value in given.items()]) == 0
     assert capsys.readouterr().out.count("finished") == 3
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.safetensors")} == before
-    assert recipe.main([f"--{name}={value}" for name, value in (given | {"general": "nowhere"}).items()]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    for name in ("general", "domain", "train", "test"):
+        wrong = given | {name: "nowhere", "out": tmp_path / "other"}
+        assert recipe.main([f"--{option}={value}" for option, value in wrong.items()]) == 2
+        assert "nowhere does not exist" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 # --- what a call takes
