@@ -147,7 +147,8 @@ def joined(wanted: str) -> Iterator[World]:
             _leave(world)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            # A script may catch the mistake and make another call. That of NCCL could wait for a peer that is gone.
+            # A script may catch the mistake and make another call. To leave a group of NCCL could mean to wait for a
+            # peer that is gone.
             if dist.is_initialized() and dist.get_backend() == "gloo":
                 dist.destroy_process_group()
         raise
