@@ -258,9 +258,9 @@ def test_a_picture_that_cannot_be_drawn_ends_no_run(prepared, tmp_path, monkeypa
 def test_a_run_goes_on_where_nobody_reads_its_output(prepared, tmp_path, unread):
     with unread() as stream:
         assert main(arguments(prepared, tmp_path / "run", "4steps")) == 0
-        # From here on the end of a reader ends commands again.
         assert os.fstat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev
     assert (tmp_path / "run" / "results.json").exists()
+    # Behind it, the end of a reader ends commands again.
     with unread():
         assert main(["--help"]) == 141
 
