@@ -95,16 +95,11 @@ def resolve(
     if config is None and not waits and preset not in PRESETS:
         raise PretrainError(f"--preset {preset!r} is unknown: {nearest(preset, list(PRESETS))}")
     optimizer = "muon" if settings.optimizer == "auto" else settings.optimizer
-    layers = settings.keep_layers
-    if layers == "auto":
-        layers = "half" if settings.init_from is None else "all"
     share, why = 1.0, ""
     if config and settings.starts_from is not None:
-        settings = replace(settings, keep_layers=layers)
-        # One that has lost layers has more to learn (docs/relatives.md).
-        if len(kept_layers(settings, config.num_hidden_layers)) == config.num_hidden_layers:
-            share, why = (CONTINUED, "as it has learned") if has_mlm_head else (
-                WITH_NEW_HEAD[optimizer], "as its MLM head is new")  # fmt: skip
+        if settings.keep_layers == "auto":
+            settings = replace(settings, keep_layers="half" if settings.init_from is None else "all")
+        share, why = _share_of_rate(settings, optimizer, config, has_mlm_head)
     chosen = {
         "budget": budget,
         "mask_share": MASK_SHARE,
@@ -145,6 +140,16 @@ def _has_new_positions(settings: PretrainSettings, config: BertConfig | None) ->
     lengths, known = settings.examples.lengths, config.max_position_embeddings if config else 0
     # A teacher has not learned from shifted examples.
     return len(lengths) > 1 and known < lengths[-1] and settings.teacher is None
+
+
+def _share_of_rate(
+    settings: PretrainSettings, optimizer: str, config: BertConfig, has_mlm_head: bool
+) -> tuple[float, str]:
+    """The peak learning rate of a model to start from, as a share of that of a fresh one, and why it is another."""
+    if len(kept_layers(settings, config.num_hidden_layers)) < config.num_hidden_layers:
+        # It has more to learn (docs/relatives.md).
+        return 1.0, ""
+    return (CONTINUED, "as it has learned") if has_mlm_head else (WITH_NEW_HEAD[optimizer], "as its MLM head is new")
 
 
 def _of_heads(settings: PretrainSettings, optimizer: str) -> dict[str, Any]:
