@@ -154,22 +154,20 @@ def right_choice(value: Any, column: str, texts: Sequence[str], names: Sequence[
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f'has {kind_of(value)} in "{column}", which names no choice')
     label = " ".join(str(value).split())
-    same = {place for place, text in enumerate(texts) if " ".join(text.split()) == label}
+    # A number is a place, also where it is the text of a choice.
+    by_text = set() if isinstance(value, int) else {
+        place for place, text in enumerate(texts) if " ".join(text.split()) == label
+    }  # fmt: skip
     # pandas writes the numbers of a column that lacks some as fractions.
     whole = re.fullmatch(r"([+-]?\d{1,9})\.0+", label)
-    if whole and label not in names and not same:
+    if whole and label not in names and not by_text:
         label = whole[1]
     if label in names:
         return names.index(label)
     number = int(label) if re.fullmatch(r"[+-]?\d{1,9}", label) else None
-    place = None if number is None else number - first_number
-    if isinstance(value, int):
-        found = {place}
-    else:
-        is_letter = not names and len(label) == 1 and label.isascii() and label.isalpha()
-        found = {place, ord(label.upper()) - ord("A") if is_letter else None}
-        found |= same
-    possible = {place for place in found if place is not None and 0 <= place < len(texts)}
+    by_number = set() if number is None else {number - first_number}
+    by_letter = {ord(label.upper()) - ord("A")} if not names and re.fullmatch("[A-Za-z]", label) else set()
+    possible = {place for place in by_number | by_letter | by_text if 0 <= place < len(texts)}
     if len(possible) > 1:
         raise ValueError(f'has a "{column}" that is the number or letter of one choice and the text of another')
     if not possible and number is not None:

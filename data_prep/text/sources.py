@@ -156,39 +156,17 @@ def resolve(
 def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) -> list[tuple[str, str]]:
     """(name, path) of the files that one argument stands for; those of no known format go to `ignored`.
 
-    A pattern skips folders of runs and models, unless labelled texts are wanted: predictions are often saved there.
+    Raises:
+        PrepError: there is none that can be read.
     """
-    left_out: dict[Path, None] = {}
     if os.path.isfile(path):
         return [(os.path.basename(path), path)]
     if os.path.isdir(path):
         if not labelled and _is_written_by_us(path, least=2):
             raise PrepError(f"{path} is the folder of a run or a model; give your text, or its folder")
-        found = _folder(path, ignored, exclude)
+        found, skips_ours = _folder(path, ignored, exclude), False
     else:
-        found = []
-        begin, is_ours = _fixed_part(path), cache(_is_written_by_us)
-        links: dict[Path, None] = {}
-        for match in sorted(_matches(path)):
-            is_folder, place = os.path.isdir(match), Path(match)
-            above = takewhile(lambda folder: folder != begin, (*([place] if is_folder else ()), *place.parents))
-            inside = list(above) if glob.has_magic(path) else []
-            if link := next((folder for folder in reversed(inside) if folder.is_symlink()), None):
-                links[link] = None
-                exclude.covers(place.name, match)
-            elif not labelled and (ours := next(filter(is_ours, inside), None)):
-                left_out[ours] = None
-                exclude.covers(place.name, match)
-            elif is_folder:
-                found += _folder(match, ignored, exclude)
-            # What a person names may be a pipe.
-            elif os.path.isfile(match) or (os.path.exists(match) and not glob.has_magic(path)):
-                found.append((os.path.basename(match), match))
-            else:
-                ignored.append(os.path.basename(match))
-        below = [(folder, Path(os.path.relpath(folder, begin)).as_posix()) for folder in (*links, *left_out)]
-        names = [name if folder in links else _left_out(name) for folder, name in below]
-        ignored += [name for name in names if name not in ignored]
+        found, skips_ours = _matching(path, ignored, labelled, exclude)
         if not found and not glob.has_magic(path):
             raise PrepError(f"{path} does not exist{_nearest_name(path)}")
     usable = []
@@ -200,13 +178,48 @@ def _files(path: str, ignored: list[str], labelled: bool, exclude: Exclusion) ->
         else:
             ignored.append(name)
     if not usable:
-        nothing = "only runs and models are there" if left_out else "nothing is there"
+        nothing = "only runs and models are there" if skips_ours else "nothing is there"
         others = f"{len(found)} files of other formats" if found else nothing
         names = [name for name, _ in found]
         arrays = labelled and any(name.endswith(".json") for name in names)
         remedy = _conversion(names) + (f"give {path}/*.json, if these hold rows, or " if arrays else "give ") + FORMATS
         raise PrepError(f"{path} holds no file that can be read ({others}); {remedy}")
     return usable
+
+
+def _matching(
+    pattern: str, ignored: list[str], labelled: bool, exclude: Exclusion
+) -> tuple[list[tuple[str, str]], bool]:
+    """(name, path) of the files that a pattern finds, in folders that it finds too, and whether it skipped folders of
+    runs and models, as it does unless labelled texts are wanted: predictions are often saved there.
+
+    These folders and links to folders go to `ignored`.
+    """
+    found: list[tuple[str, str]] = []
+    links: dict[Path, None] = {}
+    left_out: dict[Path, None] = {}
+    begin, is_ours = _fixed_part(pattern), cache(_is_written_by_us)
+    for match in sorted(_matches(pattern)):
+        is_folder, place = os.path.isdir(match), Path(match)
+        above = takewhile(lambda folder: folder != begin, (*([place] if is_folder else ()), *place.parents))
+        inside = list(above) if glob.has_magic(pattern) else []
+        if link := next((folder for folder in reversed(inside) if folder.is_symlink()), None):
+            links[link] = None
+            exclude.covers(place.name, match)
+        elif not labelled and (ours := next(filter(is_ours, inside), None)):
+            left_out[ours] = None
+            exclude.covers(place.name, match)
+        elif is_folder:
+            found += _folder(match, ignored, exclude)
+        # What a person names may be a pipe.
+        elif os.path.isfile(match) or (os.path.exists(match) and not glob.has_magic(pattern)):
+            found.append((os.path.basename(match), match))
+        else:
+            ignored.append(os.path.basename(match))
+    below = [(folder, Path(os.path.relpath(folder, begin)).as_posix()) for folder in (*links, *left_out)]
+    names = [name if folder in links else _left_out(name) for folder, name in below]
+    ignored += [name for name in names if name not in ignored]
+    return found, bool(left_out)
 
 
 def _matches(pattern: str) -> set[str]:
