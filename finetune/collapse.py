@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.durable import read_object, write_json
+from pretrain.engine.settings import LOWEST_RATE
 
 from .metrics import SMALLEST
 from .settings import FinetuneError
@@ -143,4 +144,5 @@ class Restarts:
 
     def learning_rate(self, first: float) -> float:
         """The rate to train at now, of a seed whose first training was to be at `first`."""
-        return float(f"{first * GENTLER ** len(self.before()):.2g}") if self.before() else first
+        gentler = float(f"{first * GENTLER ** len(self.before()):.2g}")
+        return max(gentler, LOWEST_RATE) if self.before() else first

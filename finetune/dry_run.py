@@ -18,6 +18,7 @@ from pretrain.engine.distributed import World
 from pretrain.engine.plan import Needs, nearest, seconds_a_step
 from pretrain.engine.progress import clock
 from pretrain.engine.settings import Budget
+from pretrain.engine.stage import as_before, say_begun
 from pretrain.engine.step import Learner
 from pretrain.engine.threads import busy
 
@@ -30,7 +31,17 @@ from .finetuning import cut_sentence, warn_of_unknown
 from .folds import folds
 from .learning_curve import growing
 from .predictor import outputs
-from .resolve import check_model, model_config, resolve, with_budget, with_search, with_seeds, with_task
+from .resolve import (
+    MAY_DIFFER,
+    check_model,
+    model_config,
+    out_folder,
+    resolve,
+    with_budget,
+    with_search,
+    with_seeds,
+    with_task,
+)
 from .rows import Example
 from .settings import SCRATCH, FinetuneSettings
 from .tasks import Task
@@ -43,7 +54,14 @@ _STEPS = 9
 
 
 def dry_run(settings: FinetuneSettings, task: Task | None = None) -> None:
-    """Print what is in the texts, three of them as the model reads them, and what the run will take, of each model."""
+    """Print what is in the texts, three of them as the model reads them, and what the run will take, of each model.
+
+    Raises:
+        FinetuneError, PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
+    """
+    out = out_folder(settings)
+    settings = as_before(settings, out, MAY_DIFFER) or settings
+    say_begun(out)
     for model in settings.compare:
         if model != SCRATCH:
             check_model(model, model_config(model))

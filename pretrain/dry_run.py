@@ -23,15 +23,16 @@ from .engine.distributed import World
 from .engine.plan import Needs, nearest, seconds_a_step
 from .engine.progress import clock
 from .engine.settings import Budget
+from .engine.stage import say_begun
 from .engine.step import Learner, step
 from .engine.threads import busy
 from .gpu_memory import GpuMemory
 from .objective import PretrainingObjective
 from .objectives import make_objective
 from .phases import Phase, make_phases, with_batch_size, with_weight_decay
-from .pretraining import base_model, compiled, say_other_examples
+from .pretraining import compiled, resolved, say_other_examples
 from .report import not_reached, too_large, too_many, too_short
-from .resolve import is_open, resolve, with_preset
+from .resolve import is_fresh_bert, is_open, out_folder, with_preset
 from .settings import PretrainSettings
 
 # The first step warms up (memory, kernels); the second is timed.
@@ -41,8 +42,14 @@ SEARCHED = 8
 
 
 def dry_run(settings: PretrainSettings) -> None:
-    """Print the plan of a run. Everything is written to a temporary folder that is removed again."""
-    settings = resolve(settings, *base_model(settings))
+    """Print the plan of a run. Everything is written to a temporary folder that is removed again.
+
+    Raises:
+        PretrainError, PrepError: the input cannot be used, or the output folder holds something else.
+    """
+    out = out_folder(settings)
+    settings = resolved(settings, out)
+    say_begun(out)
     torch.set_num_threads(settings.threads)
     with temporary_folder() as folder:
         prepared, whole = _sample(settings, folder)
@@ -183,7 +190,7 @@ def _print_plan(
             "tokens at once on a GPU": of_gpus(settings, learner.model.config, objective),
             "disk": f"about {disk / 1e9:.2f} GB",
             "before training": described,
-            "nearest run measured": _nearest(corpus.tokens, tokens, parameters),
+            "nearest run measured": _nearest(settings, corpus.tokens, tokens, parameters),
         }
     )
     for warning in (
@@ -198,14 +205,16 @@ def _print_plan(
             say(warning)
 
 
-def _nearest(tokens: float, read: float, parameters: int) -> str:
-    """What is printed of the nearest measured run.
+def _nearest(settings: PretrainSettings, tokens: float, read: float, parameters: int) -> str:
+    """What is printed of the nearest measured run: all of them trained a fresh BERT.
 
     Args:
         tokens: of the text.
         read: tokens that the run computes in all epochs.
         parameters: of the model.
     """
+    if not is_fresh_bert(settings):
+        return "none of this kind"
     row = nearest("pretraining", tokens=tokens, read=read, parameters=parameters)
     took = f", {row['seconds'] / 60:.0f} minutes on 2 CPU cores" if "seconds" in row else ""
     return (

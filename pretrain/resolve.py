@@ -119,6 +119,12 @@ def resolve(
     return replace(settings, device=device, preset=preset, optimizer=optimizer, out=out, **automatic)
 
 
+def is_fresh_bert(settings: PretrainSettings) -> bool:
+    """Whether a BERT learns words from scratch, with next sentences or without."""
+    is_bert = settings.objective in ("mlm", "mlm+nsp") and settings.family in ("auto", "bert")
+    return is_bert and settings.starts_from is None
+
+
 def is_open(settings: PretrainSettings) -> bool:
     """Whether `resolve` left the preset to `with_preset`."""
     return settings.preset == "auto" and settings.starts_from is None
@@ -154,8 +160,7 @@ def _share_of_rate(
 
 def _of_heads(settings: PretrainSettings, optimizer: str) -> dict[str, Any]:
     """How the heads of a fresh BERT learn under Muon, with next sentences or without; those of others learn as ever."""
-    is_bert = settings.objective in ("mlm", "mlm+nsp") and settings.family in ("auto", "bert")
-    is_fresh = is_bert and settings.starts_from is None and optimizer == "muon"
+    is_fresh = is_fresh_bert(settings) and optimizer == "muon"
     weight, rate = (_PAIR_WEIGHT, _PAIR_RATE) if is_fresh and settings.next_sentence else (1.0, 1.0)
     return {"muon_matrices": "layers+head" if is_fresh else "layers", "pair_weight": weight, "pair_rate": rate}
 

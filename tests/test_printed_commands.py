@@ -147,7 +147,8 @@ def test_it_makes_a_plan(module, given, owner, small_builtin, monkeypatch, capsy
     if is_stage:
         assert run(module, [*given, "--print-config"]) == 0
         chosen = yaml.safe_load(capsys.readouterr().out)
-        given = [*given, "--dry-run"]
+        # What the owner has at the places that are printed, no run has made.
+        given = [*given, "--dry-run", "--out=planned"]
         if module == "pretrain.run":
             given += ["--batch-size=4"]
             given += ["--device=cpu"] if chosen["init_from"] or chosen["teacher"] else ["--device=cpu", "--preset=tiny"]

@@ -58,7 +58,7 @@ def task_of(settings: FinetuneSettings) -> tuple[Task, str | None]:
     name, why = kind_of_labels([row.get(column) for row in rows], [row.get(words) for row in rows] if words else ())
     # Where the labels show nothing, their column is looked for by the names that are usual for classes.
     is_usual = column is not None and column.strip().lower() in Classification.label_columns
-    if name != Classification.name or is_usual or settings.label_column:
+    if name != Classification.name or is_usual or settings.label_column in names:
         say(f'Task: {name}, as "{column}" holds {why} (--task names another).')
     return TASKS[name](), settings.label_column if name == Classification.name else column
 

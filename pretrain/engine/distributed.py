@@ -7,6 +7,7 @@ does nothing. What the processes tell each other goes through a store: torchrun'
 
 import contextlib
 import gc
+import inspect
 import json
 import os
 import secrets
@@ -101,8 +102,12 @@ class World:
         if self.size == 1:
             return module
         devices = [torch.cuda.current_device()] if next(module.parameters()).is_cuda else None
-        # Buffers are the same everywhere from the start.
-        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True, broadcast_buffers=False)
+        # Buffers stay the same everywhere. From torch 2.13 on the option has another name.
+        known = inspect.signature(DistributedDataParallel).parameters
+        options: dict[str, Any] = {
+            "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
+        }
+        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True, **options)
 
 
 def unsynchronised(module: nn.Module) -> AbstractContextManager[None]:

@@ -15,8 +15,9 @@ class PretrainError(UserError):
 
 ScheduleKind = Literal["linear", "cosine", "warmup-stable-decay"]
 _MOST, _LARGEST = {"threads": 4096, "batch_size": 1 << 24}, 1 << 40
+LOWEST_RATE = 1e-9
 _RANGES = {
-    "learning_rate": (1e-9, 1),
+    "learning_rate": (LOWEST_RATE, 1),
     "warmup": (0, 0.9),
     "dropout": (0, 0.9),
     "weight_decay": (0, 1),

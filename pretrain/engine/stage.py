@@ -117,6 +117,12 @@ def as_before(
     return command_line.from_dict(type(settings), now, source=str(path))
 
 
+def say_begun(out: Path) -> None:
+    """Say, of a plan, that `out` holds the run already, which has passed `as_before`."""
+    if (out / SETTINGS_FILE).exists():
+        say(f"{out} holds this run already: the command goes on from there, and the plan is of all of it.")
+
+
 def write_settings(settings: LoopSettings, out: Path, without: Collection[str] = ()) -> None:
     """Write down the settings of a run. What it began with on another machine and this one cannot do stays as it is,
     so that the run takes it up again where it can.

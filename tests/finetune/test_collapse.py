@@ -280,6 +280,8 @@ def test_each_restart_is_gentler_than_the_one_before(tmp_path):
         rates.append(restarts.learning_rate(WILD))
         restarts.add(collapse_of(GOLD, frequencies(GOLD, 3), None, rates[-1]), seconds=2.0)
     assert rates == [0.1, 0.03, 0.009] and restarts.seconds() == 6
+    # A rate below that of the settings' range would end the run.
+    assert restarts.learning_rate(2e-9) == 1e-9
 
 
 def test_restarts_of_other_texts_are_refused(tmp_path):

@@ -204,6 +204,13 @@ def test_a_label_is_needed_also_where_scores_are_given_by_it(task, labels, write
         read_dataset(replace(settings, validation=without, test=train))
 
 
+def test_no_task_is_found_in_a_column_that_is_not_there(write_rows, capsys):
+    settings = FinetuneSettings(model="none", train=write_rows(json_rows(TRAIN)), label_column="coarse")
+    with pytest.raises(FinetuneError, match='has no column "coarse" among text, label'):
+        read_dataset(settings)
+    assert "coarse" not in capsys.readouterr().out
+
+
 def test_why_no_group_can_be_held_back_is_said(write_rows):
     rows = [{"text": f"text {n}", "label": f"only {n % 3}" if n < 3 else "ab"[n % 2], "site": n % 3} for n in range(60)]
     settings = FinetuneSettings(model="none", train=write_rows(rows), group_column="site")

@@ -37,6 +37,14 @@ def test_the_plan_is_that_of_the_run_and_nothing_is_left(encoder, make_rows, wri
     assert int(re.search(r"steps +about (\d+) of 8 texts \(2\.0 epochs\)", printed)[1]) == results["steps"]
     assert "2epochs for each of 2 runs" in printed and "nearest run measured" in printed
     assert re.search(r"Example 1 \((heart|mask|number)\): \[CLS\] .* \[SEP\]", printed)
+    assert main([*given, f"--out={tmp_path / 'run'}", "--dry-run"]) == 0
+    assert f"{tmp_path / 'run'} holds this run already" in capsys.readouterr().out
+    for more in (["--budget=1epochs"], ["--folds=2"], [f"--out={tmp_path}"]):
+        found = []
+        for dry in ([], ["--dry-run"]):
+            assert main([*given, f"--out={tmp_path / 'run'}", *more, *dry]) == 2
+            found.append(capsys.readouterr().err)
+        assert found[0] == found[1] and "holds" in found[0]
 
 
 def test_each_model_of_a_comparison_has_a_plan_of_its_own(

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -570,6 +571,34 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(corpus_file, tmp_path, cap
     for word in ("parameters", "steps", "tokens", "memory", "time"):
         assert word in printed
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_refuses_what_the_run_refuses_and_says_what_is_there(prepared, finished, tmp_path, capsys):
+    (tmp_path / "letter.docx").touch()
+    for more in ([f"--out={tmp_path}"], ["--objective=mlm"], ["--budget=3steps"], ["--resume=never"]):
+        found = []
+        for dry in ([], ["--dry-run"]):
+            assert main([*arguments(prepared, finished), *more, *dry]) == 2
+            found.append(capsys.readouterr().err)
+        assert found[0] == found[1] and "holds" in found[0]
+    before = sorted(finished.rglob("*"))
+    for out, is_there in ((finished, True), (tmp_path / "new", False)):
+        assert main([*arguments(prepared, out, "30steps"), "--dry-run"]) == 0
+        printed = capsys.readouterr().out
+        assert (f"{out} holds this run already" in printed) is is_there and "about 30 of 8 examples" in printed
+    assert sorted(finished.rglob("*")) == before and not (tmp_path / "new").exists()
+
+
+def test_the_plan_compares_with_measured_runs_of_the_same_kind_alone(prepared, finished, tmp_path, capsys):
+    start = [f"--init-from={finished / 'final'}"]
+    for more, is_known in (
+        ([], True), (["--objective=mlm"], True), (["--objective=electra"], False), (["--family=albert"], False),
+    ):  # fmt: skip
+        assert main([*arguments(prepared, tmp_path / "run"), *more, "--dry-run"]) == 0
+        assert bool(re.search(r"measured +none of this kind", capsys.readouterr().out)) is not is_known
+    given = [each for each in arguments(prepared, tmp_path / "run") if not each.startswith("--preset")]
+    assert main([*given, *start, "--dry-run"]) == 0
+    assert re.search(r"measured +none of this kind", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop", "electra"])
