@@ -117,7 +117,7 @@ class Outcome:
     names: tuple[str, ...]
     """Of the losses."""
     arriving: Arriving
-    """The mean losses, the gradient norm before clipping, 1 for a sick step, 1 for an overflow."""
+    """The mean losses, the gradient norm before clipping, 1 for a step that is skipped, 1 for an overflow."""
     identify: Callable[[], list[Any]]
     """Where the examples of the step are (see `Batches.identify`)."""
     without_targets: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class Outcome:
         return self.arriving.numbers()[-3]
 
     @property
-    def is_sick(self) -> bool:
+    def is_skipped(self) -> bool:
         """Whether loss or gradient were not finite, so that no weight was changed; waits for the step."""
         return self.arriving.numbers()[-2] > 0
 
@@ -190,5 +190,5 @@ class Counters:
     def count(self, outcome: Outcome) -> None:
         """Count the step if it changed no weight; waits for it."""
         self.overflows += outcome.overflowed
-        self.skipped += outcome.is_sick
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if outcome.is_sick else 0
+        self.skipped += outcome.is_skipped
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if outcome.is_skipped else 0

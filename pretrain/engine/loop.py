@@ -236,12 +236,12 @@ def read(run: Run, unread: deque[Outcome], keep: int = 0) -> None:
     """Record what the oldest steps did, all but the last `keep`, and the examples of one whose loss stands out.
 
     Raises:
-        PretrainError: too many steps in a row were sick.
+        PretrainError: too many steps in a row were skipped.
     """
     while len(unread) > keep:
         outcome, counters = unread.popleft(), run.counters
         counters.count(outcome)
-        stop_if_sick(run, outcome)
+        stop_if_skipping(run, outcome)
         loss = sum(outcome.losses.values())
         if not math.isfinite(loss) or counters.usual_loss.is_spike(loss):
             counters.spikes += 1
@@ -282,8 +282,8 @@ def record_evaluation(run: Run, results: dict[str, float]) -> None:
 MOST_SKIPPED_IN_A_ROW = 10
 
 
-def stop_if_sick(run: Run, outcome: Outcome) -> None:
-    """Raises PretrainError where too many steps in a row were sick."""
+def stop_if_skipping(run: Run, outcome: Outcome) -> None:
+    """Raises PretrainError where too many steps in a row were skipped."""
     if run.counters.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
         good = run.checkpoints.all()
         raise PretrainError(

@@ -98,16 +98,16 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     losses = learner.world.sum_tensor(torch.stack(list(sums.values())))
     trained = [p for p in learner.model.parameters() if p.grad is not None]
     norm = clip(trained, learner.clip_norm, learner.loss_scale.value)
-    sick, overflowed = verdict(learner, losses, norm)
+    skipped, overflowed = verdict(learner, losses, norm)
     had_state = learner.optimizer.has_state
-    change_weights(learner, (sick | overflowed).float())
+    change_weights(learner, (skipped | overflowed).float())
     if not had_state:
         # From now on its state takes memory that there was until now.
         learner.largest_computed = 0
-    learner.loss_scale.update(sick | overflowed)
+    learner.loss_scale.update(skipped | overflowed)
     learner.optimizer.zero_grad()
     counters.step += 1
-    arriving = Arriving(torch.cat([losses, torch.stack([norm, sick, overflowed])]))
+    arriving = Arriving(torch.cat([losses, torch.stack([norm, skipped, overflowed])]))
     return Outcome(
         step=counters.step,
         epochs=batches.epochs,
@@ -210,8 +210,8 @@ def backward(
 
 
 def verdict(learner: Learner, losses: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether a step is sick (not finite), and whether it only overflowed: bool scalars on the device, the same in all
-    processes.
+    """Whether a step is skipped as it is not finite, and whether it only overflowed: bool scalars on the device, the
+    same in all processes. Neither changes a weight.
 
     A non-finite gradient with a finite loss counts as an overflow, as long as the loss scale can still be halved.
 

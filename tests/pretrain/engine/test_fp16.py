@@ -78,16 +78,16 @@ def test_a_loss_that_is_not_finite_is_no_overflow(prepared):
     with torch.no_grad():
         learner.model.mlm_head.bias[5] = float("nan")
     outcome = taken(learner, batches)
-    assert outcome.is_sick and not outcome.overflowed
+    assert outcome.is_skipped and not outcome.overflowed
     assert learner.counters.skipped == 1 and learner.counters.overflows == 0
 
 
-def test_at_a_scale_of_one_an_overflow_is_a_sick_step(prepared):
+def test_at_a_scale_of_one_an_overflow_is_a_skipped_step(prepared):
     learner, batches = learner_and_batches(prepared)
     learner.loss_scale = LossScale(True, value=1.0)
     learner.model.bert.layers[0].qkv.weight.register_hook(lambda gradient: gradient * float("inf"))
     outcome = taken(learner, batches)
-    assert outcome.is_sick and not outcome.overflowed and float(learner.loss_scale.value) == 1.0
+    assert outcome.is_skipped and not outcome.overflowed and float(learner.loss_scale.value) == 1.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -95,7 +95,7 @@ def test_in_other_arithmetic_there_is_no_loss_scale(prepared, precision):
     learner, batches = learner_and_batches(prepared, precision)
     assert float(learner.loss_scale.value) == 1.0
     learner.model.nsp_head.bias.register_hook(lambda gradient: gradient * float("inf"))
-    assert taken(learner, batches).is_sick and learner.counters.overflows == 0
+    assert taken(learner, batches).is_skipped and learner.counters.overflows == 0
 
 
 def test_the_gradient_and_its_norm_do_not_depend_on_the_scale(prepared):
