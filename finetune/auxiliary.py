@@ -73,7 +73,7 @@ class Masking:
             most_masked=int(np.diff(np.searchsorted(positions, starts)).max()),
         )
 
-    def nothing(self) -> MaskedCopy:
+    def empty_copy(self) -> MaskedCopy:
         """A copy without a target."""
         none = torch.zeros(0, dtype=torch.int64)
         return MaskedCopy(**empty_sequence(self.tokenizer), positions=none, targets=none, most_masked=0)

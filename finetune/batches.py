@@ -318,12 +318,12 @@ class BatchMaker(Maker):
         for chosen in divided(self._text_lengths[texts], self.micro_batch_tokens):
             yield self._sequences(texts[chosen])
 
-    def nothing(self) -> LabelledBatch:
+    def empty_batch(self) -> LabelledBatch:
         """A batch without a target, for a process that has no text but takes part in a step."""
         targets = self.encoded.targets
         label = _tensor(np.zeros((1, *targets.shape[1:]), targets.dtype))
         read = {"places": torch.zeros(1, dtype=torch.int64), "labels": label, "weights": torch.zeros(1)}
-        masked = self.masking.nothing() if self.masking else None
+        masked = self.masking.empty_copy() if self.masking else None
         return LabelledBatch(**empty_sequence(self.tokenizer), **read, masked=masked)
 
     def identify(self, texts: np.ndarray) -> list[str]:

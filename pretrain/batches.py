@@ -41,7 +41,7 @@ class PretrainingBatch(PackedBatch):
 
     @property
     def num_tokens_learned(self) -> int:
-        """Targets of a part that learns from all tokens: T, or 0 for a placeholder batch (see `BatchMaker.nothing`),
+        """Targets of a part that learns from all tokens: T, or 0 for a placeholder batch (see `BatchMaker.empty_batch`),
         which is the only one without a masked token."""
         return self.num_tokens if len(self.masked_positions) else 0
 
@@ -198,7 +198,7 @@ class BatchMaker(Maker):
         marks = pack(self._copied, examples, cls_id=0, sep_id=0).input_ids
         return torch.from_numpy((marks[positions] == 0).astype(np.float32))
 
-    def nothing(self) -> PretrainingBatch:
+    def empty_batch(self) -> PretrainingBatch:
         """A batch without a target, for a process that has no example but takes part in a step."""
         none = torch.zeros(0, dtype=torch.int64)
         return PretrainingBatch(

@@ -46,9 +46,9 @@ class ReplacementMaker(BatchMaker):
         chances = torch.from_numpy(uniform(key).astype(np.float32))
         return ReplacementBatch(**vars(batch), chances=chances)
 
-    def nothing(self) -> ReplacementBatch:
+    def empty_batch(self) -> ReplacementBatch:
         """A batch without a target."""
-        return ReplacementBatch(**vars(super().nothing()), chances=torch.zeros(0))
+        return ReplacementBatch(**vars(super().empty_batch()), chances=torch.zeros(0))
 
 
 class GeneratorWords(MaskedWords):

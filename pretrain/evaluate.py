@@ -93,7 +93,7 @@ class Evaluation:
     def _sums(self, model: nn.Module, examples: Examples, device: torch.device) -> dict[str, float]:
         """Of this process's examples; also of none, for all processes add up the same sums."""
         sums, scores = Counter(), []
-        for batch in self.maker.micro_batches(examples) if len(examples) else [self.maker.nothing()]:
+        for batch in self.maker.micro_batches(examples) if len(examples) else [self.maker.empty_batch()]:
             sums.update(self.objective.baseline_sums(batch))
             with torch.no_grad(), self.precision():
                 scores.append(self.objective.score_sums(model, moved(batch, device)))

@@ -98,9 +98,9 @@ class SpanBatchMaker(BatchMaker):
         """One masked packed batch of these examples."""
         return self._finished(super().packed(examples), lambda maker: maker.packed(examples))
 
-    def nothing(self) -> SpanBatch:
+    def empty_batch(self) -> SpanBatch:
         """A batch without a target."""
-        return self._finished(super().nothing(), SpanBatchMaker.nothing)
+        return self._finished(super().empty_batch(), SpanBatchMaker.empty_batch)
 
     def _finished(self, batch: PretrainingBatch, make: Callable[["SpanBatchMaker"], SpanBatch]) -> SpanBatch:
         if self.rules.masking == "span":

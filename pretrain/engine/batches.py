@@ -65,7 +65,7 @@ class Maker(Protocol):
     def micro_batches(self, examples: Any) -> Iterator[PackedBatch]:
         """All of them."""
 
-    def nothing(self) -> PackedBatch:
+    def empty_batch(self) -> PackedBatch:
         """A batch without a target."""
 
     def identify(self, examples: Any) -> list[Any]:
@@ -93,7 +93,7 @@ class Batches:
 
     def micro_batches(self) -> list[PackedBatch]:
         """This process's share of the global batch; at least one micro-batch, which may be without a target."""
-        return list(self.maker.micro_batches(self._mine)) or [self.maker.nothing()]
+        return list(self.maker.micro_batches(self._mine)) or [self.maker.empty_batch()]
 
     @property
     def num_tokens(self) -> int:

@@ -132,7 +132,7 @@ def joined(wanted: str) -> Iterator[World]:
         return
     try:
         store, rank, size = next(dist.rendezvous("env://"))
-        store = dist.PrefixStore(met(store, rank, size), store)
+        store = dist.PrefixStore(agreed_name(store, rank, size), store)
     except (ValueError, RuntimeError) as error:
         reason = _first_line(error)
         raise PretrainError(f"the processes do not find each other ({reason}): start them with torchrun") from error
@@ -163,7 +163,7 @@ def joined(wanted: str) -> Iterator[World]:
     _leave(world)
 
 
-def met(store: dist.Store, rank: int, size: int) -> str:
+def agreed_name(store: dist.Store, rank: int, size: int) -> str:
     """A name that these processes have agreed on just now, and that none had before.
 
     After a restart the launcher's store still holds what the processes before have written, and each machine counts

@@ -176,7 +176,7 @@ def train(run: Run, batches: Batches, evaluate: Callable[[nn.Module], dict[str, 
     # Examples of another length may take more memory for as many tokens.
     run.learner.largest_computed = 0
     if run.world.size > 1:
-        arrange_sums(run.learner, batches.maker.nothing())
+        arrange_sums(run.learner, batches.maker.empty_batch())
     run.agree()
     if run.counters.micro_batch_tokens:
         # A run that has moved may have chosen smaller ones.

@@ -90,7 +90,7 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     counters = learner.counters
     micro_batches = batches.micro_batches()
     totals = add_counts(learner, micro_batches, batches.num_tokens)
-    while (sums := add_gradients(learner, micro_batches, totals, batches.maker.nothing())) is None:
+    while (sums := add_gradients(learner, micro_batches, totals, batches.maker.empty_batch())) is None:
         learner.optimizer.zero_grad()
         halve(batches.maker, batches.num_tokens, batches.longest, learner.device)
         counters.micro_batch_tokens = batches.maker.micro_batch_tokens
@@ -121,13 +121,13 @@ def step(learner: Learner, batches: Batches) -> Outcome:
     )
 
 
-def arrange_sums(learner: Learner, nothing: PackedBatch) -> None:
+def arrange_sums(learner: Learner, empty: PackedBatch) -> None:
     """Fix the order in which the processes add up gradients.
 
     DistributedDataParallel rearranges its buckets after the first backward pass. Without this extra pass, a resumed run
     would add up in another order than one that was never stopped.
     """
-    backward(learner, nothing, 0, learner.counts(nothing), {})
+    backward(learner, empty, 0, learner.counts(empty), {})
     learner.optimizer.zero_grad()
 
 
@@ -152,7 +152,7 @@ def add_counts(learner: Learner, micro_batches: list[PackedBatch], num_tokens: i
 
 
 def add_gradients(
-    learner: Learner, micro_batches: list[PackedBatch], totals: dict[str, float], nothing: PackedBatch
+    learner: Learner, micro_batches: list[PackedBatch], totals: dict[str, float], empty: PackedBatch
 ) -> dict[str, Tensor] | None:
     """Compute the gradients of the whole global batch in every process.
 
@@ -170,7 +170,7 @@ def add_gradients(
     alone = micro_batches
     if learner.world.size > 1:
         is_large = micro_batches[-1].num_tokens > learner.largest_computed
-        alone, together = (micro_batches, [nothing]) if is_large else (micro_batches[:-1], micro_batches[-1:])
+        alone, together = (micro_batches, [empty]) if is_large else (micro_batches[:-1], micro_batches[-1:])
     try:
         for number, batch in enumerate(alone):
             with unsynchronised(learner.loss_sums):

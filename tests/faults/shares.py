@@ -83,7 +83,7 @@ def one_step(model: BertForPreTraining, objective: PretrainingObjective, batches
     batches.draw()
     micro_batches = batches.micro_batches()
     totals = add_counts(learner, micro_batches, batches.num_tokens)
-    losses = add_gradients(learner, micro_batches, totals, batches.maker.nothing())
+    losses = add_gradients(learner, micro_batches, totals, batches.maker.empty_batch())
     losses = dict(zip(losses, world.sum([float(value) for value in losses.values()]), strict=True))
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     return losses, gradients, learner.counters.tokens

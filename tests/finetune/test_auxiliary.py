@@ -118,8 +118,8 @@ def test_from_scratch_there_is_no_head_of_the_model_and_later_that_of_the_checkp
 
 
 def test_a_batch_without_a_text_has_no_loss(model, maker):
-    objective, nothing = WithMaskedWords(ClassificationObjective(), WEIGHT), maker.nothing()
-    assert objective.counts(nothing)[LOSS] == 0 == objective.loss_sums(model, nothing)[LOSS].item()
+    objective, empty = WithMaskedWords(ClassificationObjective(), WEIGHT), maker.empty_batch()
+    assert objective.counts(empty)[LOSS] == 0 == objective.loss_sums(model, empty)[LOSS].item()
 
 
 def arguments(encoder, train, out, *options):

@@ -171,8 +171,8 @@ def test_the_loss_is_that_of_the_model_over_the_places_of_each_window(small, sma
         torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), strict=True
     ):
         torch.testing.assert_close(ours, whole, rtol=1e-3, atol=1e-5)
-    nothing = maker.nothing()
-    assert objective.counts(nothing) == {"label": 0} and objective.loss_sums(model, nothing)["label"].item() == 0
+    empty = maker.empty_batch()
+    assert objective.counts(empty) == {"label": 0} and objective.loss_sums(model, empty)["label"].item() == 0
 
 
 def test_a_folder_of_transformers_always_answers(small, tmp_path):

@@ -136,9 +136,9 @@ def test_a_batch_without_a_text_has_no_loss(encoder, small_tokenizer, tmp_path):
     task = Classification(CLASSES)
     student, teacher = both(task, BertForSequenceClassification, encoder, small_tokenizer, tmp_path)
     encoded = encode_texts([(TEXTS[1], None)], np.array([0]), small_tokenizer, 24, "head")
-    nothing = BatchMaker(encoded, small_tokenizer, 99).nothing()
+    empty = BatchMaker(encoded, small_tokenizer, 99).empty_batch()
     objective = WithTeacher(task.objective(encoded, FinetuneSettings()), teacher, 0.5)
-    assert objective.counts(nothing)[LOSS] == 0 == objective.loss_sums(student, nothing)[LOSS].item()
+    assert objective.counts(empty)[LOSS] == 0 == objective.loss_sums(student, empty)[LOSS].item()
 
 
 def test_a_step_is_the_same_in_any_micro_batches(encoder, small_tokenizer, tmp_path):

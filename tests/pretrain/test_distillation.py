@@ -198,9 +198,9 @@ def test_a_step_is_the_same_in_any_micro_batches(where, prepared, teacher):
         settings = LoopSettings(optimizer="adamw", learning_rate=1e-3, precision="fp32", device="cpu")
         learner = Learner(settings, model, objective, seed=1)
         # The last one is there for its shape alone, as of a process without an example.
-        parts = [*batches.micro_batches(), batches.maker.nothing()]
+        parts = [*batches.micro_batches(), batches.maker.empty_batch()]
         totals = add_counts(learner, parts, batches.num_tokens)
-        losses = add_gradients(learner, parts, totals, batches.maker.nothing())
+        losses = add_gradients(learner, parts, totals, batches.maker.empty_batch())
         gradients = {name: p.grad for name, p in model.named_parameters()}
         found.append((totals, {name: float(value) for name, value in losses.items()}, gradients))
     tokens = batches.num_tokens if where == "all" else found[0][0]["mlm"]

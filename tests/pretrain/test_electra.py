@@ -232,7 +232,7 @@ def test_a_step_is_the_same_in_any_micro_batches_and_one_without_examples_adds_n
     for tokens in (10**9, 120):
         maker = maker_of(prepared, tokens)
         model.zero_grad()
-        batches = [*maker.micro_batches(examples[:16]), maker.nothing()]
+        batches = [*maker.micro_batches(examples[:16]), maker.empty_batch()]
         for batch in batches:
             sum(objective.loss_sums(model, batch).values()).backward()
         assert objective.counts(batches[-1]) == {"rtd": 0, "mlm": 0}

@@ -152,7 +152,7 @@ def test_a_batch_without_targets_gives_every_parameter_a_gradient(prepared, obje
     """A process that has no example takes part in the sums of gradients."""
     maker, model = SpanBatchMaker(prepared.train, prepared.tokenizer, masking, 4096), tiny(prepared)
     objective.freeze_unused(model)
-    batch = maker.nothing()
+    batch = maker.empty_batch()
     assert objective.counts(batch) == {"mlm": 0, "sbo": 0}
     sum(objective.loss_sums(model, batch).values()).backward()
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]

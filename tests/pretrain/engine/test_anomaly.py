@@ -284,7 +284,7 @@ def test_watching_changes_no_number_and_leaves_nothing(fresh, batch, maker, prec
         torch.manual_seed(0)
         model = copy.deepcopy(fresh)
         loss_sums = LossSums(model, bert_objective(np.ones(model.config.vocab_size)))
-        for part in (batch, maker.nothing()):
+        for part in (batch, maker.empty_batch()):
             with watched(loss_sums, lambda: STEP) if is_watched else nullcontext():
                 with precision():
                     sums = loss_sums(part)

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from pretrain.engine import distributed
-from pretrain.engine.distributed import World, met
+from pretrain.engine.distributed import World, agreed_name
 from pretrain.engine.settings import PretrainError
 
 
@@ -17,7 +17,7 @@ def life(store, size, order):
     with ThreadPoolExecutor(size) as pool:
         found = {}
         for rank in order:
-            found[rank] = pool.submit(met, store, rank, size)
+            found[rank] = pool.submit(agreed_name, store, rank, size)
             time.sleep(0.06)
         return [found[rank].result(timeout=20) for rank in range(size)]
 
@@ -37,18 +37,18 @@ def test_a_process_whose_peer_was_of_the_life_before_waits_for_the_one_of_today(
     store = dist.HashStore()
     life(store, 2, (0, 1))
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(met, store, rank, 2)
+        first = pool.submit(agreed_name, store, rank, 2)
         time.sleep(0.3)
         assert not first.done()
-        assert met(store, 1 - rank, 2) == first.result(timeout=20)
+        assert agreed_name(store, 1 - rank, 2) == first.result(timeout=20)
 
 
 def test_who_finds_nobody_says_so(monkeypatch):
     monkeypatch.setattr(distributed, "_TIMEOUT", distributed.timedelta(seconds=0.2))
     with pytest.raises(PretrainError, match=r"2 of 2 processes did not answer the first one"):
-        met(dist.HashStore(), 0, 3)
+        agreed_name(dist.HashStore(), 0, 3)
     with pytest.raises(PretrainError, match="the first process does not answer"):
-        met(dist.HashStore(), 1, 3)
+        agreed_name(dist.HashStore(), 1, 3)
 
 
 def test_processes_that_find_other_devices_are_refused():
