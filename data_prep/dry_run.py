@@ -26,7 +26,9 @@ _MEMORY, _MEMORY_A_DOCUMENT = 0.25e9, 100
 def dry_run(command: PrepCommand) -> None:
     """Print rules, examples and the plan of a preparation. The sample lies in a temporary folder meanwhile."""
     with temporary_folder() as folder:
-        prepared, whole = prepare_sample(command.prep, command.examples, folder / "prepared", SAMPLE_BYTES)
+        prepared, whole = prepare_sample(
+            command.prep, command.examples, folder / "prepared", SAMPLE_BYTES, Path(command.out), command.static_masks
+        )
         show_examples(prepared)
         facts, tokens = report(prepared), whole.tokens(prepared)
         of_sample = facts["train"]["tokens"] + facts["validation"]["tokens"]

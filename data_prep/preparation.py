@@ -173,33 +173,45 @@ class Preparation:
 
     def is_done(self) -> bool:
         """Whether `out` holds exactly this; an `out` that holds something else is refused."""
-        if (self.out / MANIFEST).exists():
-            manifest = read_manifest(self.out)
+        return self.is_in(self.out, self.static_masks)
+
+    def is_in(self, out: Path, static_masks: int) -> bool:
+        """Whether a folder holds exactly this, with so many masked copies; of a sample, whether it holds what is
+        prepared with the same options, of any text.
+
+        Raises:
+            PrepError: it holds something else.
+        """
+        if (out / MANIFEST).exists():
+            manifest = read_manifest(out)
             before, earlier = manifest["identity"], manifest.get("hub", {})
             # Data sets of the Hub that are known are not read again.
             self._unread = {
                 name: before[name] for name, known in self.corpora.known.items() if earlier.get(name) == known
             }
-            now = self.identity
-            texts = ("text", "validation_text", "tokenizer")
-            found = [f"the {name.replace('_', ' ')} is another" for name in texts if before.get(name) != now.get(name)]
-            rest = [{k: v for k, v in identity.items() if k not in (*texts, "show_text")} for identity in (before, now)]
+            now = self.identity | {"static_masks": static_masks}
+            not_seen = ("text", "validation_text") if self.is_sample else ()
+            inputs = [name for name in ("text", "validation_text", "tokenizer") if name not in not_seen]
+            found = [f"the {name.replace('_', ' ')} is another" for name in inputs if before.get(name) != now.get(name)]
+            apart = (*inputs, *not_seen, "show_text")
+            rest = [{k: v for k, v in identity.items() if k not in apart} for identity in (before, now)]
             found += command_line.differences(*rest)
             # What shows less than it may is as good; the other way text would stay where none may be.
             if not found and now.get("show_text") == "no" != before.get("show_text"):
                 raise PrepError(
-                    f"{self.out} was prepared with --show-text yes, so its report and log show text: remove that "
+                    f"{out} was prepared with --show-text yes, so its report and log show text: remove that "
                     "folder, which is prepared again, or leave out --show-text no"
                 )
             if found:
                 raise PrepError(
-                    f"{self.out} holds a corpus prepared otherwise ({'; '.join(found)}): give another --out, "
+                    f"{out} holds a corpus prepared otherwise ({'; '.join(found)}): give another --out, "
                     "or remove that folder"
                 )
             return True
         own = (".lock", SHOWN_BY_FINDER)
-        if self.out.exists() and not self.work.exists() and any(entry.name not in own for entry in self.out.iterdir()):
-            raise PrepError(f"{self.out} is not empty and not a prepared corpus: give another --out")
+        is_begun = WorkFolder(out / _WORK).exists()
+        if out.exists() and not is_begun and any(entry.name not in own for entry in out.iterdir()):
+            raise PrepError(f"{out} is not empty and not a prepared corpus: give another --out")
         return False
 
     def run(self, executor: Executor | None) -> Split:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from .console.screen import say
+from .durable import require_folder
+from .errors import PrepError
 from .near_duplicates import SIGNATURE_BYTES
 from .preparation import Preparation
 from .prepared import PreparedCorpus
@@ -56,14 +59,22 @@ def _bytes_of(path: Path) -> int:
 
 
 def prepare_sample(
-    prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int
-) -> tuple[PreparedCorpus, Whole]:
+    prep: PrepSettings, examples: ExampleSettings, out: Path, sample_bytes: int, out_of_whole: Path,
+    static_masks: int = 0,
+) -> tuple[PreparedCorpus, Whole]:  # fmt: skip
     """Prepare only the beginning of a corpus, for a try.
 
     Args:
         sample_bytes: about as much text is read.
+        out_of_whole, static_masks: where the whole is to be prepared, with how many masked copies.
+
+    Raises:
+        PrepError: the input cannot be used, or `out_of_whole` holds something else.
     """
     job = Preparation(prep, examples, out, static_masks=0, sample_bytes=sample_bytes)
+    require_folder(out_of_whole, PrepError)
+    if job.is_in(out_of_whole, static_masks):
+        say(f"{out_of_whole} holds a corpus prepared with these options: it is taken if its text is the same.")
     out.mkdir(parents=True)
     documents = job.run(None)
     return PreparedCorpus(out), _whole(job, documents)

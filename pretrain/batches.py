@@ -41,8 +41,8 @@ class PretrainingBatch(PackedBatch):
 
     @property
     def num_tokens_learned(self) -> int:
-        """Targets of a part that learns from all tokens: T, or 0 for a placeholder batch (see `BatchMaker.empty_batch`),
-        which is the only one without a masked token."""
+        """Targets of a part that learns from all tokens: T, or 0 for an empty batch, which is the only one without a
+        masked token."""
         return self.num_tokens if len(self.masked_positions) else 0
 
 

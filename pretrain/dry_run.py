@@ -157,7 +157,7 @@ def _sample(settings: PretrainSettings, folder: Path) -> tuple[PreparedCorpus, W
         return prepared, Whole()
     prep = replace(settings.prep, tokenizer=settings.starts_from or settings.prep.tokenizer)
     examples = settings.examples.of_length(settings.examples.longest)
-    return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES)
+    return prepare_sample(prep, examples, folder / "prepared", SAMPLE_BYTES, Path(settings.out) / "prepared")
 
 
 def _print_plan(

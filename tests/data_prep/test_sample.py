@@ -33,7 +33,7 @@ def folder(path, texts):
 def sample(tmp_path, texts, **more):
     corpus = folder(tmp_path / "corpus", texts)
     prep = PrepSettings(corpus=(corpus,), document="file", workers=1, **more)
-    return prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    return prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE, tmp_path / "whole")
 
 
 def num_words(texts):
@@ -68,7 +68,9 @@ def test_a_sample_of_a_few_long_rows_is_known_to_be_a_part(tmp_path):
     texts = [document(300, seed) for seed in range(100)]
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "rows.parquet")
     prep = PrepSettings(corpus=(str(tmp_path / "rows.parquet"),), workers=1)
-    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    prepared, whole = prepare_sample(
+        prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE, tmp_path / "whole"
+    )
     assert prepared.manifest["train"]["documents"] < 64
     assert whole.tokens(prepared) == pytest.approx(num_words(texts), rel=0.1)
 
@@ -107,6 +109,24 @@ def test_the_plan_of_a_preparation_is_that_of_the_whole(tmp_path, capsys, monkey
     assert meanwhile == pytest.approx(max(worked_with), rel=0.2)
 
 
+def test_a_dry_run_refuses_what_the_preparation_refuses_and_says_what_is_there(tmp_path, capsys):
+    corpus, out = folder(tmp_path / "corpus", [document(60, seed) for seed in range(40)]), tmp_path / "out"
+    given = [f"--corpus={corpus}", "--sequence-length=48", "--workers=1", f"--out={out}"]
+    assert main([*given, "--static-masks=1", "--show-text=no"]) == 0
+    there = sorted(out.rglob("*"))
+    capsys.readouterr()
+    for more in (["--no-lowercase"], ["--static-masks=2"], [f"--tokenizer={out / 'tokenizer'}"], [f"--out={corpus}"],
+                 [f"--out={corpus}/000.txt"]):  # fmt: skip
+        found = []
+        for dry in ([], ["--dry-run"]):
+            assert main([*given, "--static-masks=1", *more, *dry]) == 2
+            found.append(capsys.readouterr().err)
+        assert found[0] == found[1] and "--out" in found[0]
+    assert main([*given, "--static-masks=1", "--dry-run"]) == 0
+    assert f"{out} holds a corpus prepared with these options" in capsys.readouterr().out
+    assert sorted(out.rglob("*")) == there
+
+
 def test_the_plan_of_many_short_rows_counts_what_they_are_compared_by(tmp_path, capsys):
     texts = [document(3, seed) for seed in range(24_000)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text, "n": 5}) + "\n" for text in texts))
@@ -138,7 +158,9 @@ def test_a_sample_of_one_file_is_split_whatever_is_to_stay_together(tmp_path):
         text = "\n\n".join(document(60, 100 * number + seed) for seed in range(100))
         (tmp_path / "corpus" / f"{number}.txt").write_text(text)
     prep = PrepSettings(corpus=(str(tmp_path / "corpus"),), document="blank-line", group_by="file", workers=1)
-    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    prepared, whole = prepare_sample(
+        prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE, tmp_path / "whole"
+    )
     assert prepared.manifest["validation"]["documents"] > 0 and whole.train > 2
 
 
@@ -147,7 +169,9 @@ def test_a_sample_of_one_group_is_split_too(tmp_path):
     for number in range(12):
         (tmp_path / f"{number:02}.jsonl").write_text("\n".join(rows[10 * number : 10 * number + 10]))
     prep = PrepSettings(corpus=(str(tmp_path / "*.jsonl"),), group_column="site", workers=1)
-    prepared, whole = prepare_sample(prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE)
+    prepared, whole = prepare_sample(
+        prep, ExampleSettings(sequence_length=48), tmp_path / "out", SIZE, tmp_path / "whole"
+    )
     assert prepared.manifest["validation"]["tokens"] > 0 and whole.train > 2
 
 
@@ -160,7 +184,7 @@ def test_what_a_sample_says_of_a_much_larger_corpus(tmp_path):
         corpus = folder(tmp_path / name, texts)
         prep = PrepSettings(corpus=(corpus,), document="file", validation_corpus=validation, workers=1)
         examples = ExampleSettings(sequence_length=48)
-        found, whole = prepare_sample(prep, examples, tmp_path / f"{name}-sample", 5 * SIZE)
+        found, whole = prepare_sample(prep, examples, tmp_path / f"{name}-sample", 5 * SIZE, tmp_path / "whole")
         expected = prepare(prep, examples, tmp_path / f"{name}-whole")
         assert whole.train > 8
         for part in ("train", "validation"):
