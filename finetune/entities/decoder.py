@@ -75,10 +75,10 @@ class TagDecoder:
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
         """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where one has a blank itself."""
         found = self.prediction(output, example)
-        if any(" " in each for each in (*found[PREDICTED_WORDS], *found[TAGS])):
+        if any(each.split() != [each] for each in (*found[PREDICTED_WORDS], *found[TAGS])):
             raise FinetuneError(
-                f"{example.place} has a word or a tag with a blank, and blanks stand between them in a CSV: use "
-                "--format jsonl"
+                f"{example.place} has a word or a tag with white space in it, and white space stands between them in a "
+                "CSV: use --format jsonl"
             )
         flat = {name: " ".join(found[name]) for name in (PREDICTED_WORDS, TAGS)}
         of_entities = {} if self.scheme.of_words else {ENTITIES: json.dumps(found[ENTITIES], ensure_ascii=False)}

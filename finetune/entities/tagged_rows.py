@@ -1,5 +1,6 @@
 """Words with a tag each in rows, or texts with the places of their entities, as examples."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from ..words import joined, words_of
 from . import annotations
 from .annotations import Mention
 from .tags import Entity, iob2
+
+_ENDS = re.compile(r"[^\S\u00a0\u2007\u202f]+")
 
 
 def tagged_example(place: str, row: Mapping[str, Any], columns: Columns) -> Example:
@@ -92,8 +95,8 @@ def _word(value: Any, column: str) -> str:
         raise ValueError(f'has {kind_of(value)} in "{column}" where a word should be')
     if not value.strip():
         raise ValueError(f'has an empty word in "{column}"')
-    # What would end a line or a column of CoNLL.
-    return whole_characters(" ".join(value.split()))
+    # What would end a line or a column of CoNLL; a blank that allows no break is a character of the word.
+    return whole_characters(_ENDS.sub(" ", value.strip()))
 
 
 def _tag(value: Any, column: str) -> str:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 OUTSIDE = "O"
 # BILOU calls the last word L and a single one U; BMES calls the words between M.
 _PREFIXED = re.compile(r"([BIMESLU])-(.+)", re.DOTALL)
+_RESPELT_BEFORE = re.compile(r"(?P<mark>[BIbi])[-_:./ ](?P<type>.+)", re.DOTALL)
+_RESPELT_BEHIND = re.compile(r"(?P<type>.+)[-_:./ ](?P<mark>[BIbi])", re.DOTALL)
 _FIRST, _LAST = "BSU", "ESLU"
 # What begins entities. Without one of these, tags are names, some of which may look prefixed (E-mail).
 _BEGINNINGS = frozenset("BISU")
@@ -107,6 +109,19 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
     if prefixes & _BEGINNINGS:
         return _with_ends(prefixes) or (IOB2 if continued or begins else IOB1)
     return IO if OUTSIDE in names else PLAIN
+
+
+def respelt(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two of the names that look like B- and I- of one type in another spelling, as b-gene and i-gene, or gene_B and
+    gene_I."""
+    places: dict[tuple[str, str], dict[str, str]] = {}
+    for name in names:
+        for match in filter(None, (_RESPELT_BEFORE.fullmatch(name), _RESPELT_BEHIND.fullmatch(name))):
+            of_one = places.setdefault((match["type"], match.re.pattern), {})
+            of_one[match["mark"].upper()] = name
+            if len(of_one) == 2:
+                return of_one["B"], of_one["I"]
+    return None
 
 
 def _with_ends(prefixes: set[str]) -> str | None:

@@ -23,7 +23,18 @@ from ..entities import taggers
 from ..entities.decoder import CONLL, TagDecoder, conll, words_of
 from ..entities.tag_metrics import per_type, tagging_scores, tagging_scores_of_draws
 from ..entities.tagged_rows import are_tags, tagged_example
-from ..entities.tags import AS_LEARNED, OUTSIDE, SCHEMES, TagScheme, entities, parts, scheme_of_labels
+from ..entities.tags import (
+    AS_LEARNED,
+    IO,
+    OUTSIDE,
+    PLAIN,
+    SCHEMES,
+    TagScheme,
+    entities,
+    parts,
+    respelt,
+    scheme_of_labels,
+)
 from ..mistakes import MOST_MISTAKES, Mistake, mistakes_markdown
 from ..names import cell
 from ..rows import BadRows, Columns, Example
@@ -148,13 +159,14 @@ class Tagging(Task):
     def describe(self, train: Sequence[Example]) -> list[str]:
         """The scheme, and how many entities of each type there are."""
         num_words = sum(len(example.words) for example in train)
+        more = [_RESPELT.format(*pair)] if self.scheme.name in (IO, PLAIN) and (pair := respelt(self._types())) else []
         if self.of_words:
-            more = [_NUMBERS] if all(map(str.isdigit, self.labels)) else []
+            more += [_NUMBERS] if all(map(str.isdigit, self.labels)) else []
             return [f"{len(self.labels)} tags of words, {num_words:,} words.", *more]
         counts = Counter(entity.type for example in train for entity in entities(self.scheme.read(example.label)))
         shown = ", ".join(f"{name:.40} {number:,}" for name, number in counts.most_common(12))
-        more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
-        found = [f"Tags in {self.scheme.name}, {num_words:,} words; entities: {shown}{more}."]
+        others = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
+        found = [f"Tags in {self.scheme.name}, {num_words:,} words; entities: {shown}{others}.", *more]
         if num_widened := sum(example.num_widened for example in train):
             found.append(
                 f"{num_widened:,} of {counts.total():,} entities begin or end inside a word, and count as the whole "
@@ -406,6 +418,8 @@ print(tag("One text."))"""
 _OF_STRAY_TAGS = """
 
 A tag I- that continues nothing counts as no entity (seqeval's strict mode); the pipeline below begins one there."""
+_RESPELT = ('Warning: the tags "{}" and "{}" look like the beginning and the inside of one type, and are taken for two '
+            "types: write them as B-TYPE and I-TYPE.")  # fmt: skip
 _NUMBERS = "Tags are numbers, so nothing is known of entities: give the names of the tags for scores of entities."
 # So many tags may be there however few the rows are.
 _MANY = 200

@@ -158,13 +158,18 @@ def test_predictions_are_columns_spans_and_rows_of_annotation_tools(finished, tm
 
 def test_words_with_blanks_are_not_joined_by_blanks(finished, tmp_path, capsys):
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.csv"
-    rows.write_text('{"tokens": ["The", "heart"]}\n{"tokens": ["The", "heart rate"]}\n')
+    # The second one has a blank that allows no break: it is that of the word.
+    words = [["The", "heart"], ["10\u00a0000", "heart\u2028rate"]]
+    rows.write_text("".join(json.dumps({"tokens": each}) + "\n" for each in words))
     ask = [str(rows), f"--model={finished / 'final'}", "--device=cpu"]
     assert predict([*ask, f"--out={out}"]) == 2
-    said = "in.jsonl:2 has a word or a tag with a blank, and blanks stand between them in a CSV: use --format jsonl"
+    said = "in.jsonl:2 has a word or a tag with white space in it"
     assert said in capsys.readouterr().err and not list(tmp_path.glob("out.csv*"))
     assert predict([*ask, f"--out={tmp_path / 'out.jsonl'}"]) == 0
-    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[1])["predicted_words"] == ["The", "heart rate"]
+    found = [json.loads(line)["predicted_words"] for line in (tmp_path / "out.jsonl").open()]
+    assert found == [["The", "heart"], ["10\u00a0000", "heart rate"]]
+    assert predict([*ask, f"--out={tmp_path / 'out.conll'}", "--format=conll"]) == 0
+    assert "10\u00a0000\t" in (tmp_path / "out.conll").read_text()
 
 
 def of(sentences) -> list[tuple]:
@@ -545,7 +550,7 @@ def test_columns_of_words_are_read_with_notes_and_blanks_in_words(tmp_path):
     )
     dataset = read_dataset(FinetuneSettings(train=str(tmp_path / "a.conll"), validation=str(tmp_path / "a.conll")))
     found = [[e.text[a:b] for a, b in e.words] for e in dataset.validation[:3]]
-    assert found == [["10 000", "the"], ["the"], ["#"]]
+    assert found == [["10\u00a0000", "the"], ["the"], ["#"]]
 
 
 def test_a_word_that_lacks_a_column_has_no_tag(tmp_path):
@@ -741,6 +746,20 @@ def test_compared_models_stand_beside_dictionary_and_crf(encoder, files, tmp_pat
     assert models["dictionary of the training entities"]["test"]["f1"]["mean"] > 0.5
     if taggers.has_crf():
         assert models["CRF on word shapes"]["test"]["f1"]["mean"] > 0.9
+
+
+@pytest.mark.parametrize(("tags", "pair"), [
+    (["b-gene", "i-gene", "O"], ("b-gene", "i-gene")), (["b-gene", "i-gene", "o"], ("b-gene", "i-gene")),
+    (["B_gene", "O", "I_gene", "B_drug"], ("B_gene", "I_gene")), (["gene-B", "gene-I", "O"], ("gene-B", "gene-I")),
+    (["B-gene", "I-gene", "O"], None), (["b-gene", "i-drug", "O"], None), (["gene", "b-gene", "O"], None),
+    (["B", "I", "O"], None), (["NN", "i-NN"], None),
+])  # fmt: skip
+def test_prefixes_in_another_spelling_are_warned_of(tags, pair):
+    found = [Example("x", " ".join(tags), label=tuple(tags), words=tuple((n, n + 1) for n in range(len(tags))))] * 3
+    said = Tagging().fitted(found, COLUMNS, FinetuneSettings()).describe(found)
+    warnings = [line for line in said if line.startswith("Warning: ")]
+    expected = [] if pair is None else [f'Warning: the tags "{pair[0]}" and "{pair[1]}" look like the beginning and']
+    assert [line[: len(expected[0])] for line in warnings] == expected if expected else not warnings
 
 
 def test_entities_that_take_a_whole_word_are_counted():
