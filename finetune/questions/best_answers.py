@@ -83,12 +83,28 @@ def best_answers(logits: np.ndarray, encoded: EncodedQuestions) -> np.ndarray:
             characters = encoded.characters[starts[window] : starts[window] + lengths[window]]
             # White space that is a token by itself is no answer, and none begins or ends with it.
             of_window[1:][characters[:, 0] == characters[:, 1]] = -np.inf
-            first, last, score = best_spans(of_window[1:, 0], of_window[1:, 1], 2 * NUM_BEST)
-            spans.append(np.stack([characters[first, 0], characters[last, 1]], axis=1))
+            answers, score = _answers_of_window(of_window[1:], characters)
+            spans.append(answers)
             scores.append(score)
             null = min(null, of_window[0].sum())
         found[text] = row_of(null, np.concatenate(spans), np.concatenate(scores))
     return found
+
+
+def _answers_of_window(logits: np.ndarray, characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The characters of the best answers [k, 2] and their scores [k], NUM_BEST different ones if there are so many.
+
+    Args:
+        logits: [T, 2], of each token of a window as the first and as the last one.
+        characters: [T, 2], of each token; several may be of one character, as the letters of a Korean syllable.
+    """
+    count = 2 * NUM_BEST
+    while True:
+        first, last, scores = best_spans(logits[:, 0], logits[:, 1], count)
+        found = np.stack([characters[first, 0], characters[last, 1]], axis=1)
+        if len(first) < count or len(np.unique(found, axis=0)) >= NUM_BEST:
+            return found, scores
+        count *= 2
 
 
 def best_spans(start: np.ndarray, end: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """The best answers of a text against all of its spans, one by one; those of several models; their probabilities."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -60,6 +61,22 @@ def test_they_are_the_best_of_all_spans_of_all_windows(small_tokenizer, contexts
         of_null, of_each = probabilities(row, with_null=True)
         assert of_null + of_each.sum() == pytest.approx(1)
         assert probabilities(row, with_null=False)[1].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("shared", [2, 6, 45])
+def test_there_are_twenty_answers_also_where_tokens_share_a_character(small_tokenizer, shared):
+    """As the letters of a Korean syllable do; each answer has the best score of its tokens."""
+    rows = [Example(str(n), "the rate", "heart rate 7 " * 15, ()) for n in range(20)]
+    encoded = encode_questions(rows, small_tokenizer, 60)
+    characters = np.repeat(encoded.characters[::shared], shared, axis=0)[: len(encoded.characters)]
+    encoded = replace(encoded, characters=characters)
+    logits = np.random.default_rng(0).normal(0, 3, encoded.targets.shape).astype(np.float32)
+    for text, row in enumerate(best_answers(logits, encoded)):
+        null, spans = one_by_one(logits, encoded, text)
+        scores = sorted(spans.values(), reverse=True)[:NUM_BEST]
+        expected = np.array(scores) - math.log(sum(map(math.exp, [null, *scores])))
+        found = best(row).scores
+        assert found[found > -np.inf] == pytest.approx(expected, abs=1e-4)
 
 
 def test_white_space_that_is_a_token_is_no_answer(other_encoder):
