@@ -18,7 +18,7 @@ from .dataset import Dataset, read_dataset
 from .intervals import paired
 from .metrics import spread
 from .names import folder_name
-from .report import score, trouble
+from .report import defined, score, trouble
 from .resolve import model_name, with_search
 from .results import outputs_of_seeds
 from .settings import SCRATCH, FinetuneError, FinetuneSettings
@@ -140,8 +140,9 @@ def difference(first: dict, other: dict) -> dict:
 
 def comparison_table(task: Task, results: dict) -> str:
     """Markdown: a row a model with its results, and below what the first model has over each other one."""
-    columns = dict(list(task.shown.items())[:_MOST_COLUMNS])
     shown, reference = results["shown"], results["reference"]
+    means = [{m: found[shown][m]["mean"] for m in task.shown.values()} for found in results["models"].values()]
+    columns = dict(list(defined(task.shown, means).items())[:_MOST_COLUMNS])
     num_seeds = len(results["models"][reference][shown]["loss"]["seeds"])
     cells = []
     for name, found in results["models"].items():

@@ -133,9 +133,18 @@ def baselines_table(shown: Mapping[str, str], baselines: Mapping[str, dict], spl
     return _aligned([[what or f"without a BERT, {split}", *baselines], *rows])
 
 
+def defined(shown: Mapping[str, str], rows: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
+    """Those of the scores, by title, that a row has; all, where no row has any. Pairs with scores and pairs without are
+    judged by others."""
+    return {title: metric for title, metric in shown.items() if any(row[metric] is not None for row in rows)} or {
+        **shown
+    }
+
+
 def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
     """The scores of each part (see `intervals.by_part`) as text, with the interval of the first of them."""
-    first, *others = list(shown.items())[:_MOST_OF_PARTS]
+    known = defined(shown, [found["scores"] for found in parts.values()])
+    first, *others = list(known.items())[:_MOST_OF_PARTS]
     header = [what, "texts", first[0], "95 % interval", *(title for title, _ in others)]
     rows = []
     for value, found in parts.items():
@@ -148,7 +157,8 @@ def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) 
 
 def parts_of_folds_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
     """The scores of each part over the folds (see `folds.parts_over_folds`) as text."""
-    columns = dict(list(shown.items())[:_MOST_OF_PARTS])
+    means = [{name: each["mean"] for name, each in found["scores"].items()} for found in parts.values()]
+    columns = dict(list(defined(shown, means).items())[:_MOST_OF_PARTS])
     names = short_names([value or "(none)" for value in parts], 32)
     rows = [
         [name, found["texts"], *(score(found["scores"][metric]) for metric in columns.values())]

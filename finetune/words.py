@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from data_prep.examples import runs
-from data_prep.text.cells import words_apart
+from data_prep.text.cells import is_ideograph, words_apart
 from data_prep.vocabulary.text_tokenizer import TextTokenizer
 
 from .batches import Encoded, Stretch, overlapping, spans_of
@@ -15,10 +15,6 @@ from .settings import LongText
 
 Span = tuple[int, int]
 _PRE_TOKENIZER = BertPreTokenizer()
-# Ideographs, each of which BERT's tokenizer takes for a word (Devlin et al. 2019, multilingual README).
-_IDEOGRAPHS = (
-    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
-)  # fmt: skip
 
 
 def words_of(text: str) -> list[Span]:
@@ -27,16 +23,12 @@ def words_of(text: str) -> list[Span]:
     for _, (start, end) in _PRE_TOKENIZER.pre_tokenize_str(words_apart(text, in_place=True)):
         begin = start
         for place in range(start, end):
-            if _is_ideograph(text[place]):
+            if is_ideograph(text[place]):
                 found += [span for span in ((begin, place), (place, place + 1)) if span[0] < span[1]]
                 begin = place + 1
         if begin < end:
             found.append((begin, end))
     return found
-
-
-def _is_ideograph(letter: str) -> bool:
-    return ord(letter) >= 0x3400 and any(low <= ord(letter) <= high for low, high in _IDEOGRAPHS)
 
 
 def joined(words: Sequence[str]) -> tuple[str, list[Span]]:

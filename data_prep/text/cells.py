@@ -20,6 +20,9 @@ TEXT_COLUMNS = ("text", "content", "body", "abstract", "document", "sentence")
 _LONGEST_NAME, MOST_WORDS_OF_NAME = 60, 7
 JOINERS = ("\u200c", "\u200d")
 """Without a width: they decide how the letters beside them are written, as in Persian and in many Indian scripts."""
+_IDEOGRAPHS = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
 # Some texts of these scripts have a mark of no width between words. All others are white space that BERT drops as
 # control characters: word processors and databases write \v for a line break within a paragraph, pages end with \f.
@@ -57,6 +60,11 @@ def name_of(text: str) -> str:
 def is_blank(text: str) -> bool:
     """Whether a reader sees nothing: white space, control characters and marks of no width alone."""
     return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in text)
+
+
+def is_ideograph(letter: str) -> bool:
+    """Whether BERT's tokenizer takes a character for a word of its own (Devlin et al. 2019, multilingual README)."""
+    return ord(letter) >= 0x3400 and any(low <= ord(letter) <= high for low, high in _IDEOGRAPHS)
 
 
 def words_apart(text: str, in_place: bool = False) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from data_prep.text.cells import JOINERS, kind_of, name_of, parsed_cell
+from data_prep.text.cells import JOINERS, is_ideograph, kind_of, name_of, parsed_cell
 
 COLUMNS = ("answer", "spans", "_task_hash", "id", "data", "annotations", "completions", "annotation_id")
 """What is asked for here beside the columns of texts and labels."""
@@ -166,7 +166,10 @@ def _fits(span: _Span, place: Callable[[int], int], text: str) -> bool:
 
 
 def _is_of_word(character: str) -> bool:
-    """Whether it is a letter or a digit, or a vowel sign, an accent or a joiner that belongs to one."""
+    """Whether it is a letter or a digit, or a vowel sign, an accent or a joiner that belongs to one. An ideograph is a
+    word of its own."""
+    if character and is_ideograph(character):
+        return False
     return character.isalnum() or character in JOINERS or (character > "" and unicodedata.category(character)[0] == "M")
 
 

@@ -23,6 +23,8 @@ from finetune.report import (
     SHOWN,
     baselines_table,
     confusion_table,
+    parts_of_folds_table,
+    parts_table,
     per_class_table,
     scores_table,
     write_confusion_csv,
@@ -283,6 +285,29 @@ def test_intervals_and_baselines_stand_beside_scores():
         "accuracy                  0.800",
         "AUROC                 undefined",
     ]
+
+
+def test_tables_of_parts_show_the_scores_that_there_are():
+    """Of pairs without scores four numbers are undefined that stand before those of pairs with scores."""
+    shown = {"MRR": "mrr", "recall at 1": "first", "recall at 10": "ten", "Spearman": "spearman", "Pearson": "pearson"}
+    ranks, cosines = dict.fromkeys(("mrr", "first", "ten")), {"spearman": 0.25, "pearson": 0.5}
+    parts = {name: {"texts": 9, "scores": ranks | found, "intervals": dict.fromkeys(ranks) | {"spearman": [0.1, 0.3]}}
+             for name, found in (("A", cosines), ("B", cosines | {"pearson": None}))}  # fmt: skip
+    assert parts_table(shown, parts, "site").splitlines() == [
+        "site  texts  Spearman   95 % interval    Pearson",
+        "A         9     0.250  0.100 to 0.300      0.500",
+        "B         9     0.250  0.100 to 0.300  undefined",
+    ]
+    for found in parts.values():
+        found["scores"] = {name: {"mean": value, "std": None} for name, value in found["scores"].items()}
+    assert parts_of_folds_table(shown, parts, "site").splitlines() == [
+        "site  texts  Spearman    Pearson",
+        "A         9     0.250      0.500",
+        "B         9     0.250  undefined",
+    ]
+    for found in parts.values():
+        found["scores"] = dict.fromkeys(found["scores"], {"mean": None, "std": None})
+    assert parts_of_folds_table(shown, parts, "site").split()[:3] == ["site", "texts", "MRR"]
 
 
 def test_numbers_far_from_1_are_not_shown_as_0():

@@ -387,6 +387,21 @@ def test_a_list_of_doccano_after_an_emoji():
     assert annotations.doccano({}, text, [annotations.Mention(19, 29, "THING")])["label"] == [[22, 32, "THING"]]
 
 
+@pytest.mark.parametrize("text, word", [
+    ("😀肺・癌性", "癌"), ("😀 Fieber 東京", "京"), ("痛み😀😀、東京都", "東京"),
+])  # fmt: skip
+def test_an_ideograph_is_a_word_where_units_and_characters_are_told_apart(text, word):
+    """In each of the texts one of the two readings covers no whole words, or ends behind the text."""
+    start = text.index(word)
+    span = annotations.Mention(start, start + len(word), "X")
+    as_characters = Tagging().example("1", {"text": text, "label": [list(span)]}, TEXT)
+    read_back = Tagging().example("1", annotations.doccano({}, text, [span]), TEXT)
+    if word == "癌":
+        assert annotations.mentions([list(span)], text, "label") == [span]
+    else:
+        assert read_back.label == as_characters.label != ()
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -228,8 +228,9 @@ def test_a_length_that_gets_no_step_is_warned_of(prepared, tmp_path, capsys):
         assert "Warning: the budget has no step for examples of up to 48 tokens" in capsys.readouterr().out
     # Where the longer examples were trained on, an earlier phase that is over is none of that kind.
     for more in ((), ("--dry-run",)):
-        assert main(arguments(prepared, tmp_path / "longer", *less, "--length-shares=0.5,0.5", *more)) == 0
-        assert main(arguments(prepared, tmp_path / "longer", *less, "--length-shares=0.5,0.5", "--budget=5steps")) == 0
+        out = tmp_path / f"longer{len(more)}"
+        assert main(arguments(prepared, out, *less, "--length-shares=0.5,0.5", *more)) == 0
+        assert main(arguments(prepared, out, *less, "--length-shares=0.5,0.5", "--budget=5steps")) == 0
         assert "Warning: the budget has no step" not in capsys.readouterr().out
 
 
