@@ -136,9 +136,8 @@ def baselines_table(shown: Mapping[str, str], baselines: Mapping[str, dict], spl
 def defined(shown: Mapping[str, str], rows: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
     """Those of the scores, by title, that a row has; all, where no row has any. Pairs with scores and pairs without are
     judged by others."""
-    return {title: metric for title, metric in shown.items() if any(row[metric] is not None for row in rows)} or {
-        **shown
-    }
+    found = {title: metric for title, metric in shown.items() if any(row[metric] is not None for row in rows)}
+    return found or dict(shown)
 
 
 def parts_table(shown: Mapping[str, str], parts: Mapping[str, dict], what: str) -> str:
