@@ -97,7 +97,9 @@ def test_a_run_writes_it_down_and_goes_on_with_it(prepared, tmp_path, capsys):
     words = [f"--prepared={prepared.folder}", f"--out={out}", "--preset=tiny", "--batch-size=64", "--device=cpu",
              "--sequence-length=24"]  # fmt: skip
     assert main([*words, "--budget=2steps"]) == 0
-    assert main([*words, "--budget=600steps", "--dry-run"]) == 0
-    assert "The weight decay is 0.4, as so little text is read about" in capsys.readouterr().out
+    for folder, is_chosen in ((tmp_path / "fresh", True), (out, False)):
+        assert main([*words, "--budget=600steps", "--dry-run", f"--out={folder}"]) == 0
+        said = "The weight decay is 0.4, as so little text is read about" in capsys.readouterr().out
+        assert said is is_chosen
     assert main([*words, "--budget=3steps"]) == 0
     assert yaml.safe_load((out / "settings.yaml").read_text())["weight_decay"] == 0.1
