@@ -132,7 +132,7 @@ class Drawn:
     def maker(self) -> "Drawn":
         return self
 
-    def nothing(self) -> None:
+    def empty_batch(self) -> None:
         """Of use to several processes alone."""
 
 
