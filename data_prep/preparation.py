@@ -176,8 +176,11 @@ class Preparation:
         return self.is_in(self.out, self.static_masks)
 
     def is_in(self, out: Path, static_masks: int) -> bool:
-        """Whether a folder holds exactly this, with so many masked copies; of a sample, whether it holds what is
-        prepared with the same options, of any text.
+        """Whether a folder holds this corpus, prepared with these settings. A sample compares the settings alone: it
+        has not read the whole text.
+
+        Args:
+            static_masks: the number of masked copies that the folder is to have.
 
         Raises:
             PrepError: it holds something else.

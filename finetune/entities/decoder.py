@@ -73,7 +73,11 @@ class TagDecoder:
         return names if self.scheme.of_words else {**names, ENTITIES: found}
 
     def flat_prediction(self, output: np.ndarray, example: Example) -> dict[str, Any]:
-        """Words and tags joined by blanks, entities as JSON. Raises FinetuneError where one has a blank itself."""
+        """Words and tags joined by blanks, entities as JSON.
+
+        Raises:
+            FinetuneError: a word or a tag has white space in it.
+        """
         found = self.prediction(output, example)
         if any(each.split() != [each] for each in (*found[PREDICTED_WORDS], *found[TAGS])):
             raise FinetuneError(

@@ -92,11 +92,15 @@ def best_answers(logits: np.ndarray, encoded: EncodedQuestions) -> np.ndarray:
 
 
 def _answers_of_window(logits: np.ndarray, characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The characters of the best answers [k, 2] and their scores [k], NUM_BEST different ones if there are so many.
+    """The best answers of one window: at least NUM_BEST different ones, or all that the window has.
 
     Args:
-        logits: [T, 2], of each token of a window as the first and as the last one.
-        characters: [T, 2], of each token; several may be of one character, as the letters of a Korean syllable.
+        logits: [T, 2], the scores of each token as the first and as the last one of an answer.
+        characters: [T, 2], where each token starts and ends; tokens may share a character, as the letters of a Korean
+            syllable do.
+
+    Returns:
+        (where each answer starts and ends [k, 2], its score [k]); an answer may occur several times.
     """
     count = 2 * NUM_BEST
     while True:
